@@ -415,6 +415,28 @@ def test_inspect_shows_what_an_export_says(tmp_path: Path) -> None:
         "mean",
         256,
     )
-    empty = invoke("inspect", tmp_path / "onnx")
-    assert empty.returncode == 1
-    assert "has no tokenizer.json" in empty.stderr
+    plain = invoke("inspect", tmp_path / "onnx")
+    assert plain.returncode == 1
+    assert "has no tokenizer.json" in plain.stderr
+    assert "last_hidden_state" in plain.stdout
+    (tmp_path / "onnx/model.onnx").unlink()
+    empty = invoke("inspect", tmp_path)
+    assert (empty.returncode, empty.stdout) == (1, "")
+    assert "has no ONNX file" in empty.stderr
+
+
+def test_inspect_shows_what_does_not_load_and_why(tmp_path: Path) -> None:
+    files = {"modules.json": exports.modules("Pooling", "CNN"), POOLING: {}}
+    exports.export(tmp_path, at="onnx/model.onnx", files=files)
+    exports.export(tmp_path, at="onnx/a.onnx", files=files)
+    shown = invoke("inspect", tmp_path)
+    assert shown.returncode == 1
+    assert "modules.json has a module CNN in '2_CNN'" in shown.stderr
+    said = " ".join(shown.stdout.split())
+    assert "onnx/model.onnx, onnx/a.onnx, tokenizer.json, and the modules Transformer, Pooling, CNN." in said
+    assert "last_hidden_state" in said
+    found = invoke("inspect", tmp_path, "--json")
+    assert found.returncode == 1
+    texts = json.loads(found.stdout)["texts"]
+    assert texts["files"] == ["onnx/model.onnx", "onnx/a.onnx", "tokenizer.json"]
+    assert "has a module CNN" in texts["problem"]

@@ -63,11 +63,11 @@ def load(
             if way is ways[-1]:
                 raise
             continue
-        if refused is not None:
-            batching = way["batching"]
+        batching = way["batching"]
+        if refused is not None and (batching is None or batching.pad is None):
             joined = "texts run alone" if batching is None else "only texts of one length run together"
-            if batching is None or batching.pad is None:
-                log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
+            reason = str(refused).partition(". ")[0]  # what follows is for pools
+            log.logger().warning("'%s': %s: %s", settings.model, joined, reason)
         model = TextModel(pool, settings, tokenizer=tokenizer, layers=layers)
         try:
             model.check()
@@ -82,7 +82,7 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
     """Return arguments of `ortmulti.load` and of `ModelRepository.add` for ``settings.model``, the best ones first.
 
     Where loading with the first raises `InvalidArgument`, such as for a model whose answers change when it is padded,
-    take the next. With ``batching`` among those given there is one.
+    take the next. With ``batching`` among those given there is one, and for a quantized model, whose texts run alone.
 
     Args:
         settings: As `read_settings` returns them.
@@ -91,6 +91,12 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
     given = {"warmup": True, **given}
     if "batching" in given:
         return [given]
+    if settings.quantizes:
+        log.logger().warning(
+            "'%s': texts run alone: the model is quantized, with one scale for all texts of a run",
+            settings.model,
+        )
+        return [{**given, "batching": None}]
     pad = dict.fromkeys(settings.inputs, 0) | {"input_ids": settings.pad_token}
     mask = "attention_mask" if "attention_mask" in pad else None
     # A model that looks back alone takes padding at either side; one that counts positions only where it expects it.

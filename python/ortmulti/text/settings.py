@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ortmulti import _core, checks
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.pool.row_rules import QUANTIZING
 from ortmulti.text import files
 from ortmulti.text.files import Fields
 from ortmulti.text.modules import (
@@ -25,7 +27,7 @@ from ortmulti.text.modules import (
     read_pooling,
 )
 
-__all__ = ["Activation", "Pooling", "Settings", "Side", "Task", "is_export", "read_settings"]
+__all__ = ["Activation", "Pooling", "Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
 
 Task: TypeAlias = Literal["embedding", "ranking", "classification"]
 Side: TypeAlias = Literal["right", "left"]
@@ -73,6 +75,7 @@ class Settings:
         pad_token: The token that fills up.
         pad_side: Where shorter texts are filled up.
         truncation_side: Where longer texts are cut.
+        quantizes: Whether the model scales all texts of a run together, as those of `quantize_dynamic` do.
         model_type: The architecture, such as ``"bert"``; empty where nothing says so.
     """
 
@@ -97,6 +100,7 @@ class Settings:
     pad_token: int
     pad_side: Side
     truncation_side: Side
+    quantizes: bool
     model_type: str
 
     def __str__(self) -> str:
@@ -124,16 +128,38 @@ class Settings:
         return {**asdict(self), **paths, "layers": layers}
 
 
+class Found(NamedTuple):
+    """What a folder has of an export.
+
+    Attributes:
+        models: Its ONNX files, the one that is used first.
+        tokenizer: The file ``tokenizer.json``.
+        modules: The classes of modules.json.
+    """
+
+    models: list[Path]
+    tokenizer: Path | None
+    modules: list[str]
+
+
+def find_files(folder: str | os.PathLike[str]) -> Found:
+    """Return what a folder has of an export, whether it can be loaded or not."""
+    root = Path(folder)
+    modules: list[Module] = []
+    with contextlib.suppress(InvalidArgument, NoSuchFile):
+        modules = read_modules(root)
+    places = _places(root, modules)
+    models = sorted(_models(places), key=lambda file: file != _find(places, _MODEL))
+    return Found(models, _find(places, _TOKENIZER), [one.kind for one in modules])
+
+
 def is_export(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder looks like an exported model of texts: it has a tokenizer.json and an ONNX file."""
-    root = Path(folder)
     try:
-        if not root.is_dir():
-            return False
-        places = _places(root, read_modules(root))
-        return _find(places, _TOKENIZER) is not None and bool(_models(places))
-    except (InvalidArgument, OSError):
+        found = find_files(folder)
+    except OSError:
         return False
+    return found.tokenizer is not None and bool(found.models)
 
 
 def read_settings(
@@ -214,6 +240,7 @@ def read_settings(
         pad_token=files.pad_token(config, of_tokenizer),
         pad_side=of_tokenizer.one_of("padding_side", _SIDES, "right"),
         truncation_side=of_tokenizer.one_of("truncation_side", _SIDES, "right"),
+        quantizes=any(node.type in QUANTIZING for node in nodes.nodes),
         model_type=config.text("model_type"),
     )
 
