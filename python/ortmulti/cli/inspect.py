@@ -53,9 +53,9 @@ def inspect_command(
     capture its runs as CUDA graphs. Says of each output whether requests for it can be joined.
 
     MODEL may also be the folder of an exported model of texts, with a tokenizer.json: then it also says what its files
-    say, or what was found and why it does not load; the exit status is 1 then. Opens the model once on the CPU, without
-    optimizing it. Runs made-up inputs with it if its weights take at most 1 GiB. With --batching the exit status is 1 if
-    joined requests get other answers, or if that could not be tried.
+    say. If that does not load, it says what was found and why, and the exit status is 1. Opens the model once on the
+    CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1 GiB. With --batching the exit
+    status is 1 if joined requests get other answers, or if that could not be tried.
     """
     texts = _texts(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):

@@ -66,7 +66,7 @@ def load(
         batching = way["batching"]
         if refused is not None and (batching is None or batching.pad is None):
             joined = "texts run alone" if batching is None else "only texts of one length run together"
-            reason = str(refused).partition(". ")[0]  # what follows is for pools
+            reason = refused.public.partition(". ")[0]  # what follows is for pools
             log.logger().warning("'%s': %s: %s", settings.model, joined, reason)
         model = TextModel(pool, settings, tokenizer=tokenizer, layers=layers)
         try:

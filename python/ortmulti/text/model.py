@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Label", "TextModel"]
 
 _Vectors = NDArray[np.float32]
+# Every model of sentence-transformers has these, whatever its files say.
+_PROMPTS = {"query": "", "document": ""}
 _CALLS = {"embedding": "embed", "ranking": "rank", "classification": "classify"}
 
 
@@ -94,7 +96,8 @@ class TextModel:
         Args:
             texts: The texts.
             prompt: What is put before each text: one of ``settings.prompts`` by its name, or a text. Default:
-                ``settings.default_prompt``; ``""``: nothing.
+                ``settings.default_prompt``; ``""``: nothing. ``"query"`` and ``"document"`` are nothing where the
+                model has no such prompts.
             dimensions: So many first elements of each vector alone, for models that were trained so (Matryoshka).
                 Default: as the settings say.
             normalize: Whether vectors are brought to the length 1. Default: as the settings say.
@@ -293,11 +296,11 @@ class TextModel:
         return self.settings.normalize if normalize is None else normalize
 
     def _prompt(self, prompt: str | None) -> str:
-        prompts = self.settings.prompts
+        prompts = _PROMPTS | {**self.settings.prompts}
         if prompt is None:
             return "" if self.settings.default_prompt is None else prompts[self.settings.default_prompt]
         checks.instance("prompt", prompt, str)
-        if prompts and prompt not in prompts and prompt.isidentifier():  # a name rather than a text
+        if prompt not in prompts and prompt.isidentifier():  # a name rather than a text
             raise InvalidArgument(
                 f"prompt is one of {', '.join(map(repr, prompts))}, or a text that ends with a blank, not {prompt!r}"
             )
