@@ -261,6 +261,12 @@ def test_a_default_prompt_of_a_ranking_is_put_before_the_query(tmp_path: Path) -
     with text.load(tmp_path, "cpu") as model:
         wanted = [exports.logits_of(tmp_path, "rows of cat", one)[0] for one in TEXTS[:2]]
         np.testing.assert_allclose(model.rank("cat", TEXTS[:2], raw_scores=True), wanted, **CLOSE)
+        for prompt, before in (("", ""), ("query", "rows of "), ("a batch ", "a batch ")):
+            wanted = [exports.logits_of(tmp_path, f"{before}cat", one)[0] for one in TEXTS[:2]]
+            found = model.rank(["cat", "cat"], TEXTS[:2], prompt=prompt, raw_scores=True)
+            np.testing.assert_allclose(found, wanted, **CLOSE)
+            found = asyncio.run(model.rank_async("cat", TEXTS[:2], prompt=prompt, raw_scores=True))
+            np.testing.assert_allclose(found, wanted, **CLOSE)
 
 
 def test_classes(classes: text.TextModel) -> None:

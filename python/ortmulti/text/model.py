@@ -163,6 +163,7 @@ class TextModel:
         query: str | Sequence[str],
         texts: Sequence[str],
         *,
+        prompt: str | None = None,
         raw_scores: bool = False,
         truncate: Truncate = True,
         counts: list[int] | None = None,
@@ -170,8 +171,9 @@ class TextModel:
         """Return how well each text answers a query, or its own.
 
         Args:
-            query: The query, or one for each text. ``settings.default_prompt`` is put before it.
+            query: The query, or one for each text.
             texts: The texts.
+            prompt: What is put before the query, as for `embed`.
             raw_scores: Return what the model does; default: by the activation of the settings, mostly from 0 to 1.
             truncate, counts: See `TextModel`; of the query and a text together.
 
@@ -182,13 +184,14 @@ class TextModel:
             InvalidArgument, InvalidType: A text cannot be taken, or the model is no cross-encoder.
             Error: As `Pool.run`.
         """
-        return self._scores(self._runs.table(self._pairs(query, texts), truncate, counts), raw_scores)
+        return self._scores(self._runs.table(self._pairs(query, texts, prompt), truncate, counts), raw_scores)
 
     async def rank_async(
         self,
         query: str | Sequence[str],
         texts: Sequence[str],
         *,
+        prompt: str | None = None,
         raw_scores: bool = False,
         truncate: Truncate = True,
         counts: list[int] | None = None,
@@ -196,7 +199,7 @@ class TextModel:
         when_full: Literal["block", "reject"] = "block",
     ) -> _Vectors:
         """Do the same without blocking the event loop. After an error, what is left of the texts is cancelled."""
-        pairs = self._pairs(query, texts)
+        pairs = self._pairs(query, texts, prompt)
         return self._scores(await self._runs.table_async(pairs, truncate, counts, timeout, when_full), raw_scores)
 
     def classify(
@@ -316,7 +319,7 @@ class TextModel:
             items = [before + text if isinstance(text, str) else text for text in items]
         return items, self._skipped(before)
 
-    def _pairs(self, query: str | Sequence[str], texts: Sequence[str]) -> list[Text]:
+    def _pairs(self, query: str | Sequence[str], texts: Sequence[str], prompt: str | None) -> list[Text]:
         self._check_task("ranking")
         items = _listed(texts)
         queries: Any = query if (several := isinstance(query, list | tuple)) else [query]
@@ -325,7 +328,7 @@ class TextModel:
         queries = queries if several else queries * len(items)
         if len(queries) != len(items):
             raise InvalidArgument(f"there are {len(queries)} queries for {len(items)} texts: give one, or one for each")
-        before = self._prompt(None)
+        before = self._prompt(prompt)
         return [(before + one, text) for one, text in zip(queries, items, strict=True)]
 
     def _width(self) -> int:
