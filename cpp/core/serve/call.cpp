@@ -58,12 +58,12 @@ std::string error_json(int status, std::string_view text, std::string_view path)
   constexpr std::string_view of_tei[] = {"embed", "rerank", "predict", "tokenize", "info"};
   const std::string_view named = without_slashes(path);
   if (named.starts_with("v1/") || named == "embeddings" || named == "v2/rerank") {
-    return "{\"error\":{\"message\":" + in_json(text) + ",\"type\":\"" + std::string(openai_type(status)) +
-           "\",\"param\":null,\"code\":null}}";
+    return R"({"error":{"message":)" + in_json(text) + R"(,"type":")" + std::string(openai_type(status)) +
+           R"(","param":null,"code":null}})";
   }
   const bool is_tei = path == "/" || std::ranges::find(of_tei, named) != std::end(of_tei);
-  const std::string type = is_tei ? ",\"error_type\":\"" + std::string(tei_type(status)) + "\"" : "";
-  return "{\"error\":" + in_json(text) + type + "}";
+  const std::string type = is_tei ? R"(,"error_type":")" + std::string(tei_type(status)) + '"' : "";
+  return R"({"error":)" + in_json(text) + type + "}";
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ from ortmulti.text.modules import (
     read_pooling,
 )
 
-__all__ = ["Activation", "Pooling", "Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
+__all__ = ["Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
 
 Task: TypeAlias = Literal["embedding", "ranking", "classification"]
 Side: TypeAlias = Literal["right", "left"]
