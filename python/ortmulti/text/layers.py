@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layers", "read_weights"]
 
-_FILE, _WEIGHT, _BIAS = "model.safetensors", "linear.weight", "linear.bias"
+_WEIGHT, _BIAS = "linear.weight", "linear.bias"
 _MOST_HEADER = 1 << 20  # bytes
 _TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
@@ -30,7 +30,7 @@ class Layers:
     """Computes the layers of an export.
 
     Raises:
-        NoSuchFile: A layer's model.safetensors is missing.
+        NoSuchFile: A layer's weights cannot be read.
         InvalidArgument: It has other weights than its configuration says.
     """
 
@@ -53,7 +53,7 @@ def _weights(layer: Layer) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     wanted: dict[str, tuple[int, ...]] = {_WEIGHT: (layer.outputs, layer.inputs)}
     if layer.bias:
         wanted[_BIAS] = (layer.outputs,)
-    found = read_weights(layer.folder / _FILE, wanted)
+    found = read_weights(layer.file, wanted)
     return found[_WEIGHT], found.get(_BIAS, np.zeros(1, np.float32))
 
 
@@ -67,10 +67,7 @@ def read_weights(file: Path, wanted: dict[str, tuple[int, ...]]) -> dict[str, ND
     try:
         opened = open_regular(file)
     except OSError as error:
-        raise NoSuchFile(
-            f"'{file}' cannot be read: {error.strerror}. Save the layer's weights there, by a sentence-transformers "
-            "that writes safetensors"
-        ) from None
+        raise NoSuchFile(f"'{file}' cannot be read: {error.strerror}") from None
     with opened:
         try:
             length = int.from_bytes(opened.read(8), "little")

@@ -51,6 +51,7 @@ _FLAGS: dict[str, Pooling] = {
 }
 ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "ReLU": "relu"}
 """Those of PyTorch that are computed here."""
+_WEIGHTS = "model.safetensors"
 _VECTOR = "sentence_embedding"
 
 
@@ -65,13 +66,13 @@ class Layer(NamedTuple):
     """A linear layer behind the pooling.
 
     Attributes:
-        folder: Where its weights are.
+        file: Its weights, as safetensors.
         inputs, outputs: The elements of a vector before and behind it.
         bias: Whether it adds something.
         activation: What follows it.
     """
 
-    folder: Path
+    file: Path
     inputs: int
     outputs: int
     bias: bool
@@ -129,6 +130,7 @@ def read_layers(modules: Sequence[Module], model: Path) -> tuple[Layer, ...]:
 
     Raises:
         InvalidArgument: There is another module, which the model lacks, or a layer that is not computed here.
+        NoSuchFile: A layer's weights are missing.
     """
     found = []
     for place, one in enumerate(modules):
@@ -147,7 +149,12 @@ def read_layers(modules: Sequence[Module], model: Path) -> tuple[Layer, ...]:
             raise _lacks(one, model, " behind Normalize")
         if inputs is None or outputs is None:
             raise fields.wrong("in_features" if inputs is None else "out_features", "a number of 1 or more")
-        found.append(Layer(one.folder, inputs, outputs, fields.flag("bias", True), activation))
+        if not (file := one.folder / _WEIGHTS).is_file():
+            raise NoSuchFile(
+                f"there is no file '{file}', with the weights of a module Dense: load and save the model by "
+                "sentence-transformers, SentenceTransformer(...).save_pretrained(...), which writes it"
+            )
+        found.append(Layer(file, inputs, outputs, fields.flag("bias", True), activation))
     return tuple(found)
 
 

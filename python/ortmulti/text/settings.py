@@ -124,7 +124,7 @@ class Settings:
     def facts(self) -> dict[str, Any]:
         """Return the attributes for `json.dumps`."""
         paths = {"folder": str(self.folder), "model": str(self.model), "tokenizer": str(self.tokenizer)}
-        layers = [{**layer._asdict(), "folder": str(layer.folder)} for layer in self.layers]
+        layers = [{**layer._asdict(), "file": str(layer.file)} for layer in self.layers]
         return {**asdict(self), **paths, "layers": layers}
 
 
