@@ -202,6 +202,7 @@ void register_pool(py::module_& module) {
       .def_readwrite("multiple", &Padding::multiple)
       .def_readwrite("max_tokens", &Padding::max_tokens)
       .def_readwrite("max_waste", &Padding::max_waste)
+      .def_readwrite("packed", &Padding::packed)
       .def(
           "make_mask",  // of an element type by its number, of which `one` has the element 1
           [](Padding& self, int type, const Padding::PaddedTensor& one) {

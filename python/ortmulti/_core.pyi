@@ -651,6 +651,7 @@ class Padding:
     multiple: int
     max_tokens: int | None
     max_waste: float
+    packed: bool
     def make_mask(self, type: int, one: PaddedTensor) -> None: ...
 
 class Pool:

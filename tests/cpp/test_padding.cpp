@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <ranges>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -199,6 +201,47 @@ TEST_F(PaddingTest, LimitsHoldWhateverItCosts) {
   }
   padding->max_tokens = 4;
   EXPECT_EQ(batching_of(padding).choose(waiting, cost), (Indices{0}));  // one is never refused
+}
+
+// Of a model that leaves padding out of its computation.
+std::shared_ptr<Padding> packed(std::optional<std::size_t> max_tokens = {}) {
+  auto padding = padding_of();
+  padding->packed = true;
+  padding->max_tokens = max_tokens;
+  padding->max_waste = 0.5;
+  return padding;
+}
+
+TEST_F(PaddingTest, WherePaddingCostsNothingRequestsJoinAsTheyCome) {
+  const std::vector<JointSize> waiting{text(8), text(500), text(9), text(64), text(1)};
+  const auto chosen = [&](std::optional<std::size_t> max_tokens, std::size_t max_size = 8) {
+    const Batching batching = batching_of(packed(max_tokens), max_size);
+    const Indices unmeasured = batching.choose(waiting, {});
+    EXPECT_EQ(batching.choose(waiting, known(microseconds(1), microseconds(10))), unmeasured);
+    return unmeasured;
+  };
+  EXPECT_EQ(chosen({}), (Indices{0, 1, 2, 3, 4}));
+  EXPECT_EQ(chosen({}, 3), (Indices{0, 1, 2}));
+  EXPECT_EQ(chosen(582), (Indices{0, 1, 2, 3, 4})) << "real tokens count";
+  EXPECT_EQ(chosen(581), (Indices{0, 1, 2, 3}));
+  EXPECT_EQ(chosen(80), (Indices{0, 2, 4})) << "what comes next, if one does not fit";
+  EXPECT_EQ(chosen(4), (Indices{0})) << "one is never refused";
+}
+
+TEST_F(PaddingTest, ARunOfAModelThatLeavesPaddingOutIsFullByItsRealTokens) {
+  const Batching batching = batching_of(packed(512));
+  JointSize run = text(500);
+  EXPECT_FALSE(batching.is_full(run)) << "short ones fit beside a long one";
+  EXPECT_TRUE(batching.may_join(run, text(12), {})) << "nothing needs to be measured";
+  EXPECT_FALSE(batching.may_join(run, text(13), {}));
+  run.add(text(12));
+  EXPECT_TRUE(batching.is_full(run));
+  EXPECT_TRUE(batching.is_full({8, 1, 8, 8})) << "of max_size rows";
+  const auto padding = padding_of();
+  padding->max_tokens = 512;
+  EXPECT_TRUE(batching_of(padding).is_full(text(500)));
+  EXPECT_TRUE(batching_of(padding).is_full({2, 200, 201, 201})) << "a third row would have 200, too";
+  EXPECT_FALSE(batching_of(padding).is_full(text(256)));
 }
 
 TEST_F(PaddingTest, NoOtherChoiceTakesLessTime) {
@@ -455,7 +498,7 @@ TEST_F(PaddingTest, RunsThatShareADeviceTakeAPartOfItsTime) {
 // Answers with x; its time is said by a clock of the test's.
 class LineTest : public PaddingTest {
  protected:
-  void make(std::size_t max_size) {
+  void make(std::size_t max_size, const std::shared_ptr<const Padding>& padding = padding_of()) {
     Pool::Options options;
     options.batching.max_size = max_size;
     options.now = [this] { return now; };
@@ -472,7 +515,7 @@ class LineTest : public PaddingTest {
       request.outputs.clear();
       request.outputs.push_back(std::move(y));
     };
-    pool->set_padding(padding_of());
+    pool->set_padding(padding);
   }
   // How many runs began up to the one of a request of this length, among 40 of which half wait before it.
   std::size_t runs_until_its(std::int64_t length, std::int64_t shortest_other, std::int64_t others) {
@@ -534,6 +577,25 @@ TEST_F(LineTest, EachGetsItsOwn) {
       [](std::uint64_t all, const Shape& shape) { return all + static_cast<std::uint64_t>(shape[0] * shape[1]); });
   EXPECT_EQ(stats.padded_elements, run - elements);
   EXPECT_LT(runs.size(), requests.size());
+}
+
+TEST_F(LineTest, RunsOfAModelThatLeavesPaddingOutAreInOrderOfArrival) {
+  make(4, packed(60));
+  runner->hold();
+  submit(request_of({1, 3}));
+  runner->wait_for_runs(1);
+  for (const std::int64_t length : {50, 2, 40, 4, 4, 9, 100, 1, 7, 7, 7, 7}) {
+    submit(request_of({1, length}));
+  }
+  runner->release();
+  answers.wait_for(13);
+  // 50 + 2 + 4 + 4 of 60; 40 + 9 + 1 + 7; 100 is more, and alone.
+  EXPECT_EQ(runs, (std::vector<Shape>{{1, 3}, {4, 50}, {4, 40}, {1, 100}, {3, 7}}));
+  const DeviceStats stats = pool->stats().devices[0];
+  EXPECT_EQ(stats.real_elements, 241U);
+  EXPECT_EQ(stats.padded_elements, 0U);
+  EXPECT_NE(stats.why_padding.find("the model leaves padding out"), std::string::npos) << stats.why_padding;
+  EXPECT_NE(stats.why_padding.find("from 8: "), std::string::npos) << stats.why_padding;
 }
 
 TEST_F(LineTest, InputsOfTwoLengthsAreRefused) {

@@ -53,18 +53,20 @@ def test_requests_of_different_lengths_run_together() -> None:
     sizes=st.sampled_from([(), (2, 8)]),
     max_tokens=st.sampled_from([None, 40]),
     made=st.booleans(),
+    packed=st.booleans(),
     names=st.sampled_from([None, ["pooled"], ["pairs", "tokens"]]),
 )
-def test_answers_are_those_of_single_runs(requests, side, lengths, sizes, max_tokens, made, names) -> None:  # type: ignore[no-untyped-def]
+def test_answers_are_those_of_single_runs(requests, side, lengths, sizes, max_tokens, made, packed, names) -> None:  # type: ignore[no-untyped-def]
     batching = Batching(
         8,
         1.0,
         sizes=sizes,
         pad=PAD,
-        mask="mask" if made else None,
+        mask="mask" if made or packed else None,
         pad_side=side,
-        lengths=lengths,
+        lengths=() if packed else lengths,
         max_tokens=max_tokens,
+        packed=packed,
     )
     with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
         feeds = [feed(rows, length, i) for i, (rows, length) in enumerate(requests)]
@@ -77,6 +79,39 @@ def test_answers_are_those_of_single_runs(requests, side, lengths, sizes, max_to
             right = dict(zip(of, expected(one), strict=True))
             for name, answer in zip(names or of, future.result(60), strict=True):
                 np.testing.assert_array_equal(answer, right[name])
+
+
+@pytest.mark.parametrize("lengths", [(1, 20, 2, 6), (30,), (10, 15, 5)])
+def test_packed_runs_are_full_by_their_real_tokens(lengths: tuple[int, ...]) -> None:
+    """Each of these runs has all the rows or the tokens that it may have, and does not wait for others."""
+    batching = Batching(4, 600_000, pad=PAD, mask="mask", max_tokens=30, packed=True)
+    with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
+        before = pool.stats().devices[0]
+        feeds = [feed(1, length, length) for length in lengths]
+        futures = [pool.submit(["pooled"], one) for one in feeds]
+        for one, future in zip(feeds, futures, strict=True):
+            np.testing.assert_array_equal(future.result(60)[0], expected(one)[1])
+        device = pool.stats().devices[0]
+        assert device.runs - before.runs == 1
+        assert device.real_elements == sum(lengths)
+        assert device.padded_elements == device.waste == 0
+        assert device.why_padding.startswith("none is computed, as the model leaves padding out; an element of a run")
+
+
+def test_a_packed_pool_maps_its_rows() -> None:
+    batching = Batching(8, pad=PAD, mask="mask", packed=True)
+    rows = [ids(1 + i % 30, seed=i).tolist() for i in range(200)]
+    with ortmulti.load(encoder(), "cpu", batching=batching) as pool:
+        [pooled] = pool.map_rows(["pooled"], {"ids": rows})
+        assert pool.stats().devices[0].waste == 0
+    right = [expected({"ids": np.array([row])})[1][0] for row in rows]
+    np.testing.assert_array_equal(pooled, right)
+
+
+def test_no_graph_is_made_of_packed_runs() -> None:
+    batching = Batching(8, pad=PAD, mask="mask", packed=True)
+    with pytest.raises(ortmulti.InvalidArgument, match="wait for the GPU within, so that no CUDA graph has them"):
+        ortmulti.load(encoder(), "cuda:0", batching=batching, cuda_graph=True)
 
 
 def test_outputs_may_lie_in_one_run_as_rows() -> None:
@@ -321,6 +356,11 @@ BAD = [
     ({"pad": PAD, "along": 0}, "another dimension than axis"),
     ({"pad": PAD, "pad_side": "both"}, "pad_side is 'right' or 'left'"),
     ({"pad": PAD, "mask": 1}, "mask is"),
+    ({"packed": 1}, "packed is"),
+    ({"packed": True}, "packed=True is of a model that reads a mask: give pad and mask too"),
+    ({"pad": PAD, "packed": True}, "packed=True is of a model that reads a mask: give pad and mask too"),
+    ({"pad": PAD, "mask": "mask", "packed": True, "lengths": 8}, "lengths and max_waste bound padding, and with pack"),
+    ({"pad": PAD, "mask": "mask", "packed": True, "max_waste": 1}, "lengths and max_waste bound padding, and with"),
 ]
 
 

@@ -220,7 +220,7 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     path = "m.onnx"
     version = 4
     timeout = 0.25
-    batching = { max_size = 16, max_delay_ms = 1.5 }
+    batching = { max_size = 16, max_delay_ms = 1.5, pad = 0, mask = 'mask', packed = true }
     warmup = { dimensions = [{ sequence = 16 }] }
     sessions_per_device = 2
     loading = { trim_after = 60.0, tuning = "t.json" }
@@ -234,7 +234,7 @@ def test_a_toml_file_has_everything_that_load_takes(tmp_path: Path) -> None:
     assert (session.intra_op_num_threads, model.version, model.defaults.timeout) == (1, "4", 0.25)
     assert session.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert model.options == {
-        "batching": ortmulti.Batching(16, 1.5),
+        "batching": ortmulti.Batching(16, 1.5, pad=0, mask="mask", packed=True),
         "warmup": ortmulti.Warmup(dimensions=[{"sequence": 16}]),
         "sessions_per_device": 2,
         "loading": ortmulti.Loading(trim_after=60.0, tuning="t.json"),

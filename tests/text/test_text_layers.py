@@ -23,22 +23,6 @@ BIAS = np.arange(OUT, dtype=np.float32)
 CONFIG = {"in_features": WIDTH, "out_features": OUT, "bias": True}
 
 
-def safetensors(**tensors: np.ndarray) -> bytes:
-    names = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    content = b""
-    for name, array in tensors.items():
-        place = [len(content), len(content) + array.nbytes]
-        told = {"dtype": names[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
-        header[name.replace("_", ".")] = told
-        content += array.tobytes()
-    return of_header(json.dumps(header).encode(), content)
-
-
-def of_header(header: bytes, content: bytes = b"") -> bytes:
-    return len(header).to_bytes(8, "little") + header + content
-
-
 def export(folder: Path, config: dict[str, Any] | None = None, weights: bytes | None = None, *kinds: str) -> Path:
     files = {
         "modules.json": exports.modules(*(kinds or ("Pooling", "Dense", "Normalize"))),
@@ -46,7 +30,7 @@ def export(folder: Path, config: dict[str, Any] | None = None, weights: bytes | 
         DENSE: {**CONFIG, **(config or {})},
     }
     exports.export(folder, files=files)
-    content = safetensors(linear_weight=MATRIX, linear_bias=BIAS) if weights is None else weights
+    content = exports.safetensors(linear_weight=MATRIX, linear_bias=BIAS) if weights is None else weights
     (folder / WEIGHTS).write_bytes(content)
     return folder
 
@@ -78,7 +62,7 @@ def test_a_layer_that_the_model_lacks_is_computed(tmp_path: Path, activation: st
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
 def test_weights_of_any_floating_type(tmp_path: Path, dtype: Any) -> None:
-    weights = safetensors(linear_weight=MATRIX.astype(dtype))
+    weights = exports.safetensors(linear_weight=MATRIX.astype(dtype))
     export(tmp_path, {"bias": False, "activation_function": "torch.nn.modules.linear.Identity"}, weights)
     plain = exports.vectors_of(tmp_path, TEXTS[1]).mean(0)
     with text.load(tmp_path, "cpu", normalize=False) as model:
@@ -116,14 +100,14 @@ _TOLD = {"dtype": "F32", "shape": [OUT, WIDTH], "data_offsets": [0, 4 * OUT * WI
         b"",
         b"\0" * 7,
         (1 << 62).to_bytes(8, "little"),
-        of_header(b"{"),
-        of_header(b"[" * 100_000),
-        of_header(b"[]"),
-        of_header(b"{}"),
-        of_header(b'{"linear.weight": 3}'),
-        of_header(json.dumps({"linear.weight": _TOLD}).encode()),
+        exports.safetensors_of(b"{"),
+        exports.safetensors_of(b"[" * 100_000),
+        exports.safetensors_of(b"[]"),
+        exports.safetensors_of(b"{}"),
+        exports.safetensors_of(b'{"linear.weight": 3}'),
+        exports.safetensors_of(json.dumps({"linear.weight": _TOLD}).encode()),
         *(
-            of_header(json.dumps({"linear.weight": {**_TOLD, **wrong}}).encode(), bytes(4 * OUT * WIDTH))
+            exports.safetensors_of(json.dumps({"linear.weight": {**_TOLD, **wrong}}).encode(), bytes(4 * OUT * WIDTH))
             for wrong in (
                 {"dtype": "I8"},
                 {"shape": [WIDTH, OUT]},
@@ -153,14 +137,16 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
 
 def test_a_layer_for_other_vectors(tmp_path: Path) -> None:
     wide = np.zeros((OUT, 2 * WIDTH), np.float32)
-    export(tmp_path, {"bias": False, "in_features": 2 * WIDTH}, safetensors(linear_weight=wide))
+    export(tmp_path, {"bias": False, "in_features": 2 * WIDTH}, exports.safetensors(linear_weight=wide))
     with text.load(tmp_path, "cpu") as model, pytest.raises(ortmulti.InvalidArgument, match="takes 12 elements, not 6"):
         model.embed(["a"])
 
 
 def test_several_poolings_have_one_layer(tmp_path: Path) -> None:
     wide = np.random.default_rng(4).standard_normal((OUT, 2 * WIDTH)).astype(np.float32)
-    export(tmp_path, {"bias": False, "in_features": 2 * WIDTH}, safetensors(linear_weight=wide), "Pooling", "Dense")
+    export(
+        tmp_path, {"bias": False, "in_features": 2 * WIDTH}, exports.safetensors(linear_weight=wide), "Pooling", "Dense"
+    )
     found = exports.vectors_of(tmp_path, TEXTS[1])
     both = np.concatenate([found[0], found.mean(0)])
     with text.load(tmp_path, "cpu", pooling=("cls", "mean")) as model:

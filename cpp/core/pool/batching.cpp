@@ -97,23 +97,24 @@ bool Batching::may_join(const JointSize& run, const JointSize& more, const RunCo
   JointSize joint = run;
   joint.add(more);
   const auto time = [&](const JointSize& size) { return cost.time(size.rows, rounded(size.longest)); };
-  return fits(joint, joint.rows * rounded(joint.longest)) && (!padding || time(joint) <= time(run) + time(more));
+  return fits(joint, elements(joint)) && (!minds_lengths() || time(joint) <= time(run) + time(more));
 }
 
 bool Batching::is_full(const JointSize& run) const noexcept {
-  return run.rows >= max_size ||
-         (padding && padding->max_tokens && padding->elements(run) + rounded(run.longest) > *padding->max_tokens);
+  JointSize more = run;
+  more.add({1, 1, 1, 1});
+  return run.rows >= max_size || (padding && elements(more) > padding->max_tokens.value_or(elements(more)));
 }
 
 std::vector<std::size_t> Batching::choose(const std::vector<JointSize>& candidates, const RunCost& cost) const {
   std::vector<std::size_t> order(candidates.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  if (!padding) {
+  if (!minds_lengths()) {
     JointSize run;
     std::erase_if(order, [&](std::size_t one) {
       JointSize joint = run;
       joint.add(candidates[one]);
-      const bool joins = one == 0 || fits(joint, 0);
+      const bool joins = one == 0 || fits(joint, elements(joint));
       run = joins ? joint : run;
       return !joins;
     });

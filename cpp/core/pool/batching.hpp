@@ -26,14 +26,19 @@ struct Batching {
   std::size_t rounded(std::size_t length) const noexcept { return padding ? padding->rounded(length) : length; }
   bool enabled() const noexcept { return max_size > 1; }
 
-  /// Whether requests may share a run of this size, which has so many elements once it is padded.
+  /// The elements that a run computes; 0 without padding.
+  std::size_t elements(const JointSize& run) const noexcept { return padding ? padding->elements(run) : 0; }
+  /// Whether padding takes time: then lengths, and measured times, decide which requests are joined.
+  bool minds_lengths() const noexcept { return padding && !padding->packed; }
+  /// Whether requests may share a run of this size, which computes so many elements.
   bool fits(const JointSize& run, std::size_t elements) const noexcept;
   /// Whether `more` may join a run of this size, and one run takes no longer than two.
   bool may_join(const JointSize& run, const JointSize& more, const RunCost& cost) const noexcept;
-  /// Whether not even one row of the same length fits into a run of this size.
+  /// Whether not even the shortest request fits into a run of this size.
   bool is_full(const JointSize& run) const noexcept;
-  /// Chooses which candidates run with the first one. `candidates`: their sizes, in the order of their turns. With
-  /// padding, all candidates are planned into the runs that take the least time together. Returns indices, ascending.
+  /// Chooses which candidates run with the first one. `candidates`: their sizes, in the order of their turns. Where
+  /// padding takes time, all are planned into the runs that take the least time together. Else those that fit join as
+  /// they come. Returns indices, ascending.
   std::vector<std::size_t> choose(const std::vector<JointSize>& candidates, const RunCost& cost) const;
 
   /// Throws Error with ErrorKind::invalid_argument if no joint run of a model with these inputs can succeed: an input

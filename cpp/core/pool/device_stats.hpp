@@ -44,7 +44,7 @@ struct DeviceStats {
   std::string suspended;      ///< Reason for the suspension; empty: none.
   std::size_t in_flight = 0;  ///< Requests that may be under way at the same time.
   std::string why_in_flight;  ///< What was measured to choose that; empty where it was given, or nothing was measured.
-  std::string why_padding;    ///< What was measured to choose which requests are padded; empty where nothing was.
+  std::string why_padding;    ///< What elements of padded runs were measured to take; empty where nothing was.
   std::string why_rows;       ///< What was measured to choose how many rows are joined; empty where nothing was.
   GraphCounts graphs;
   std::optional<Session::Arena> arena;  ///< Of all sessions; none where nobody knows.

@@ -43,15 +43,18 @@ struct Padding {
   std::vector<std::byte> mask_one;  ///< The element 1 of that type.
   bool at_front = false;            ///< The front is filled up; else the end.
 
-  std::vector<std::size_t> lengths;  ///< Lengths that runs may have, ascending. Empty: any.
-  std::size_t multiple = 1;          ///< Lengths of runs are multiples of this.
-  std::optional<std::size_t> max_tokens;
-  double max_waste = 1;  ///< The share of a run's elements that joining may fill up.
+  std::vector<std::size_t> lengths;       ///< Lengths that runs may have, ascending. Empty: any.
+  std::size_t multiple = 1;               ///< Lengths of runs are multiples of this.
+  std::optional<std::size_t> max_tokens;  ///< The most elements() of a run of several requests.
+  double max_waste = 1;                   ///< The share of a run's elements that joining may fill up.
+  bool packed = false;                    ///< The model leaves padding out of its computation.
 
   /// The length to which this one is padded.
   std::size_t rounded(std::size_t length) const noexcept;
-  /// The elements of a run: rows times length.
-  std::size_t elements(const JointSize& run) const noexcept { return run.rows * rounded(run.longest); }
+  /// The elements that a run computes: rows times length, or its requests' alone.
+  std::size_t elements(const JointSize& run) const noexcept {
+    return packed ? run.elements : run.rows * rounded(run.longest);
+  }
   /// Null: the tensor does not have the length.
   static const PaddedTensor* find(const std::vector<PaddedTensor>& tensors, const char* name) noexcept;
 

@@ -104,9 +104,13 @@ bool Pool::remove(const Device& device, Clock::time_point until) {
 PoolStats Pool::own_stats() const {
   PoolStats stats = counts_;
   stats.waiting = waiting_.for_any().size();
+  const bool packed = options_.batching.padding && options_.batching.padding->packed;
   for (const auto& group : groups_) {
     if (group->known()) {
       stats.devices.push_back(group->stats());
+      if (std::string& why = stats.devices.back().why_padding; packed && !why.empty()) {
+        why.insert(0, "none is computed, as the model leaves padding out; ");
+      }
     }
   }
   return stats;

@@ -200,8 +200,9 @@ void Workers::run_batch(Worker& worker, bool at_once) {
                               .time = joint.whole};
       worker.group->note_rows(batch.front()->batch_key_, run, joint.time + joint.copying, options_.batching);
     } else if (joint.time.count() > 0) {
-      const std::size_t elements = options_.batching.padding->elements(size);
-      worker.group->cost.record(size.rows, options_.batching.rounded(size.longest), joint.time);
+      const std::size_t elements = options_.batching.elements(size);
+      const std::size_t rows = std::max<std::size_t>(1, size.rows);
+      worker.group->cost.record(rows, elements / rows, joint.time);  // by the mean length, if it is packed
       worker.group->counts.real_elements += size.elements;
       worker.group->counts.padded_elements += elements - size.elements;
     }

@@ -16,8 +16,8 @@ from .output import print_json, say, table, working
 
 
 def fuse_command(
-    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
-    to: Annotated[Path, typer.Argument(help="The new file.")],
+    model: Annotated[Path, typer.Argument(help="An .onnx file, or the folder of an exported model of texts.")],
+    to: Annotated[Path, typer.Argument(help="The new file or folder.")],
     device: Annotated[
         str | None,
         typer.Option(help="cpu, cuda or cuda:N: where it is compared and timed (default: a GPU, or else the CPU)."),
@@ -31,11 +31,13 @@ def fuse_command(
     """Write a faster form of an encoder: its attention becomes operators of ONNX Runtime's.
 
     The new file is kept only if its outputs are the model's, but for rounding, and if it is faster on the device.
+    A folder's model also pools by itself, and leaves out padding on GPUs.
     """
     if precision not in (None, "fp16"):
         raise typer.BadParameter(f"--precision is fp16, not {precision!r}")
     with working(f"fusing {model}"):
-        result = ortmulti.fuse(model, to, device, precision=cast(Any, precision), options=session_options(custom_ops))
+        make = ortmulti.text.fuse if model.is_dir() else ortmulti.fuse
+        result = make(model, to, device, precision=cast(Any, precision), options=session_options(custom_ops))
     if as_json:
         print_json(dataclasses.asdict(result))
         return
@@ -48,7 +50,7 @@ def fuse_command(
     )
     rows = [
         (
-            f"{run.rows} x {run.tokens}",
+            f"{run.rows} x {run.tokens}" + f" ({run.real:,} real)" * (run.real < run.rows * run.tokens),
             f"{run.before * 1e3:.3g}",
             f"{run.after * 1e3:.3g}",
             f"{run.before / run.after:.2f}",

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto
 
 from ortmulti.optimized.attention_pattern import HEADS, Reader, Scores
+from ortmulti.optimized.graph import DOMAIN
 
-DOMAIN = "com.microsoft"
 _LEAST = -1e30
 """Where a whole row is minus infinity, its softmax is not a number in some kernels."""
 
@@ -31,10 +30,7 @@ def fuse_attention(model: ModelProto) -> int:
     Returns:
         How many were found.
     """
-    found = _Fusion(model).apply()
-    if found and all(each.domain != DOMAIN for each in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    return found
+    return _Fusion(model).apply()
 
 
 @dataclass(frozen=True)
@@ -52,12 +48,8 @@ class _Bias:
 
 class _Fusion(Reader):
     def __init__(self, model: ModelProto) -> None:
-        super().__init__(model.graph)
-        self._opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
-        self._new: list[NodeProto] = []
+        super().__init__(model)
         self._biases: dict[tuple[tuple[tuple[str, ...], ...], bool], _Bias] = {}
-        self._taken = {name for node in self.graph.node for name in (node.name, *node.output)} | set(self.constants)
-        self._number = 0
 
     def apply(self) -> int:
         nodes: list[NodeProto] = []
@@ -67,12 +59,12 @@ class _Fusion(Reader):
                 nodes.append(node)
                 continue
             found += 1
-            nodes += self._new
-            self._new.clear()
+            nodes += self.new
+            self.new.clear()
             if nodes[-1].output[0] != node.output[0]:
                 nodes.append(node)
         if found:
-            self._keep(nodes)
+            self.keep(nodes)
         return found
 
     def _replace(self, end: NodeProto) -> bool:
@@ -90,7 +82,7 @@ class _Fusion(Reader):
                 return False
         name, factor = self.scaled(name)
         softmax = self.node(name, "Softmax")
-        default = -1 if self._opset >= 13 else 1
+        default = -1 if self.opset >= 13 else 1
         axis = next((each.i for each in softmax.attribute if each.name == "axis"), default) if softmax else None
         scores = self.scores(softmax.input[0]) if softmax and axis in (-1, 3) and factor == 1.0 else None
         if scores is None or scores.query.heads != value.heads:
@@ -98,7 +90,7 @@ class _Fusion(Reader):
         end.input[0] = self._make(scores, value.source, guarded)
         sizes, width = self.sizes(end.input[1]), self.last_size(value.source)
         if len(sizes) == 3 and sizes[2] in (-1, width):
-            self._new[-1].output[0] = end.output[0]  # which has this shape already
+            self.new[-1].output[0] = end.output[0]  # which has this shape already
         return True
 
     def _make(self, scores: Scores, value: str, guarded: bool) -> str:
@@ -108,10 +100,10 @@ class _Fusion(Reader):
             kind, inputs = "Attention", [*merged, "", "", bias.name]
         else:
             kind, inputs = "MultiHeadAttention", [*sources, "", "", bias.name]
-        result = self._add(kind, inputs, domain=DOMAIN, num_heads=scores.query.heads, scale=scores.factor)
+        result = self.add(kind, *inputs, domain=DOMAIN, num_heads=scores.query.heads, scale=scores.factor)
         if bias.empty:
-            zero = self._constant(np.zeros(1, self._dtype(sources)))
-            result = self._add("Where", [bias.empty, zero, result])
+            zero = self.weight(np.zeros(1, self._dtype(sources)))
+            result = self.add("Where", bias.empty, zero, result)
         return result
 
     def _merged(self, sources: Iterable[str]) -> list[str]:
@@ -133,8 +125,8 @@ class _Fusion(Reader):
         biases = [zeros if part.bias is None else part.bias for part in known]
         if any(bias.shape != zeros.shape for bias in biases):
             return []
-        weight = self._constant(np.concatenate([part.weight for part in known], axis=1))
-        return [first.source, weight, self._constant(np.concatenate(biases))]
+        weight = self.weight(np.concatenate([part.weight for part in known], axis=1))
+        return [first.source, weight, self.weight(np.concatenate(biases))]
 
     def _bias(self, biases: tuple[tuple[str, ...], ...], query: str, guarded: bool) -> _Bias:
         """Bring what is added to the scores into four dimensions, the third of which has the queries' length."""
@@ -144,27 +136,26 @@ class _Fusion(Reader):
         parts: list[str] = []
         for part in biases:
             if len(part) > 1:
-                zero = self._constant(np.zeros(1, dtype))
-                part = (self._add("Where", [self._unexpanded(part[0]), *(each or zero for each in part[1:])]),)
+                zero = self.weight(np.zeros(1, dtype))
+                part = (self.add("Where", self._unexpanded(part[0]), *(each or zero for each in part[1:])),)
             parts += part
         name, empty = parts[0], ""
         for other in parts[1:]:
-            name = self._add("Add", [name, other])
-        one = self._constant(np.ones(1, np.int64))
-        length = self._add("Gather", [self._add("Shape", [query]), one], axis=0)
-        shape = self._add("Concat", [one, one, length, one], axis=0)
-        name = self._add("Expand", [name, shape])
+            name = self.add("Add", name, other)
+        one = self.weight(np.ones(1, np.int64))
+        length = self.add("Gather", self.add("Shape", query), one, axis=0)
+        shape = self.add("Concat", one, one, length, one, axis=0)
+        name = self.add("Expand", name, shape)
         if guarded:
-            axes = np.array([1, 3])
-            if self._opset < 18:
-                largest = self._add("ReduceMax", [name], axes=axes.tolist(), keepdims=0)
+            if self.opset < 18:
+                largest = self.add("ReduceMax", name, axes=[1, 3], keepdims=0)
             else:
-                largest = self._add("ReduceMax", [name, self._constant(axes)], keepdims=0)
-            largest = self._add("Unsqueeze", [largest, self._constant(np.array([2]))])
-            lowest = self._constant(np.array([-np.inf], dtype))
-            empty = self._add("Equal", [largest, lowest])
-            masked = self._add("Equal", [name, lowest])
-            name = self._add("Where", [masked, self._constant(np.array([_LEAST], dtype)), name])
+                largest = self.add("ReduceMax", name, self.weight([1, 3], np.int64), keepdims=0)
+            largest = self.add("Unsqueeze", largest, self.weight(np.array([2])))
+            lowest = self.weight(np.array([-np.inf], dtype))
+            empty = self.add("Equal", largest, lowest)
+            masked = self.add("Equal", name, lowest)
+            name = self.add("Where", masked, self.weight(np.array([_LEAST], dtype)), name)
         self._biases[biases, guarded] = made = _Bias(name, empty)
         return made
 
@@ -174,51 +165,8 @@ class _Fusion(Reader):
             return str(node.input[0])
         cast = self.node(name, "Cast")
         inner = self.node(cast.input[0], "Expand") if cast else None
-        return self._add("Cast", [inner.input[0]], to=TensorProto.BOOL) if inner else name
+        return self.add("Cast", inner.input[0], to=TensorProto.BOOL) if inner else name
 
     def _dtype(self, sources: Iterable[str]) -> Any:
         part = next(iter(map(self.projection, sources)))
         return np.dtype(np.float32) if part is None else part.weight.dtype
-
-    def _name(self) -> str:
-        while (name := f"ortmulti_attention_{self._number}") in self._taken:
-            self._number += 1
-        self._taken.add(name)
-        return name
-
-    def _constant(self, value: NDArray[Any]) -> str:
-        tensor = numpy_helper.from_array(value, self._name())
-        self.graph.initializer.append(tensor)
-        self.constants[tensor.name] = tensor
-        return str(tensor.name)
-
-    def _add(self, kind: str, inputs: Iterable[str], **attributes: Any) -> str:
-        result = self._name()
-        self._new.append(helper.make_node(kind, list(inputs), [result], result, **attributes))
-        return result
-
-    def _keep(self, nodes: list[NodeProto]) -> None:
-        """Keep of these nodes, and of the weights, what the results need."""
-        used = {output.name for output in self.graph.output}
-        kept = []
-        for node in reversed(nodes):
-            if used.intersection(node.output):
-                used.update(_inputs(node))
-                kept.append(node)
-        weights = [tensor for tensor in self.graph.initializer if tensor.name in used]
-        known = used.union(*(node.output for node in kept))
-        values = [value for value in self.graph.value_info if value.name in known]
-        del self.graph.node[:], self.graph.initializer[:], self.graph.value_info[:]
-        self.graph.node.extend(reversed(kept))
-        self.graph.initializer.extend(weights)
-        self.graph.value_info.extend(values)
-
-
-def _inputs(node: NodeProto) -> Iterable[str]:
-    """Yield what a node reads, and the nodes of its own graphs."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _inputs(inner)
-            yield from (output.name for output in graph.output)

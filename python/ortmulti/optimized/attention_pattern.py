@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, numpy_helper
+from onnx import NodeProto
+
+from ortmulti.optimized.graph import Graph
 
 HEADS = [0, 2, 1, 3]
 """[batch, length, heads, width] to [batch, heads, length, width], and back."""
@@ -56,27 +58,8 @@ class Projection(NamedTuple):
     bias: NDArray[Any] | None
 
 
-class Reader:
+class Reader(Graph):
     """Reads a graph from its results to its inputs."""
-
-    def __init__(self, graph: GraphProto) -> None:
-        self.graph = graph
-        self._producers = {name: node for node in graph.node for name in node.output if name}
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        for node in graph.node:
-            if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
-                self.constants[node.output[0]] = node.attribute[0].t
-
-    def node(self, name: str, *kinds: str) -> NodeProto | None:
-        """Return the node that has this output, if it is of one of these kinds."""
-        node = self._producers.get(name)
-        return node if node is not None and node.domain in ("", "ai.onnx") and node.op_type in kinds else None
-
-    def constant(self, name: str) -> NDArray[Any] | None:
-        while node := self.node(name, "Identity"):  # equal weights are written once
-            name = node.input[0]
-        tensor = self.constants.get(name)
-        return None if tensor is None else numpy_helper.to_array(tensor)
 
     def permuted(self, name: str, *orders: Sequence[int]) -> tuple[NodeProto, list[int]] | None:
         """Return the node that permutes dimensions in one of these ways, and how."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from ortmulti import _core
 
-__all__ = ["FusedModel", "FusedRun", "fuse"]
+__all__ = ["FusedModel", "FusedRun", "fuse", "fuse_prepared"]
 
 _HALF = 0.02
 _TOLERANCES = {"cpu": 1e-4, "cuda": 5e-3}
@@ -79,9 +79,10 @@ def fuse(
 ) -> FusedModel:
     """Write a faster form of an encoder to a new file: its attention becomes operators of ONNX Runtime's.
 
-    Another form also has the other fusions of onnxruntime's package for transformers. Inputs and outputs stay as they
-    are. The faster form is kept, but only if its outputs are the model's, for random inputs of several lengths and
-    masks, and if its runs are faster than the model's. Needs the package onnx.
+    For GPUs onnxruntime's package for transformers fuses other operators, too, which makes runs on a CPU slower. A
+    second form for GPUs leaves out padding: tokens that the mask leaves out are not computed. Inputs and outputs stay
+    as they are. The faster form is kept, but only if its outputs are the model's, for random inputs of several lengths
+    and masks, and if its runs are faster than the model's. Needs the package onnx.
 
     Args:
         model: Path of a model.
@@ -99,14 +100,32 @@ def fuse(
         LibraryError: The package onnx is missing.
         Error: The file cannot be written. If the model or the device cannot be used at all: as `InferenceSession`.
     """
-    start = time.monotonic()
     if "://" in os.fspath(model):
         raise InvalidArgument("fuse takes the path of a model's file: download it, or write its bytes to one")
+    return fuse_prepared(model, to, device, None, precision, options, provider_options)
+
+
+def fuse_prepared(
+    model: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    device: str | int | Device | None,
+    prepare: Callable[[ModelProto], None] | None,
+    precision: Literal["fp16"] | None,
+    options: SessionOptions | None,
+    provider_options: Mapping[str, Any] | None,
+) -> FusedModel:
+    """Do the same for a model that is changed before: fused forms are compared with what it is then.
+
+    Args:
+        model, to, device, precision, options, provider_options: As for `fuse`.
+        prepare: Changes the model. None: nothing does.
+    """
+    start = time.monotonic()
     source, target = Model(model), Path(to).absolute()
     checks.choice("precision", precision, (None, "fp16"))
-    for path in (target, _data_of(target)):
-        if path.exists():
-            raise InvalidArgument(f"'{path}' is there already: name a new file, or remove it")
+    for there in (target, _data_of(target)):
+        if there.exists():
+            raise InvalidArgument(f"'{there}' is there already: name a new file, or remove it")
     given: str | int | Device = "all" if device is None else device
     _providers.check_device_options(provider_options, name_devices(given))
     on = parse_devices(given)[0]
@@ -119,20 +138,28 @@ def fuse(
     core.optimized_model_filepath = ""
     made: dict[Path, FusedModel] = {}
     refused: list[str] = []
-    with _session(source.path, providers, core) as session, _beside(target) as folder:
-        trial = _Trial(source.path, target, on, precision, providers, core, session)
-        for kind, change in (("attention alone", _fuse_attention), ("all of onnxruntime's fusions", _fuse_all)):
-            staged = folder / str(len(made) + len(refused)) / target.name
-            try:
-                made[staged] = trial.make(change, staged)
-            except (NotOptimizable, InvalidGraph, *MISFITS) as error:
-                refused.append(f"{kind}: {error}")
+    changes = {"fused": _fused, "without padding": _without_padding} if on.kind == "cuda" else {"fused": _attention}
+    with _beside(target) as folder:
+        path = source.path
+        if prepare is not None:
+            proto, external = _read(path)
+            prepare(proto)
+            path = str(folder / "prepared" / target.name)
+            _write(proto, Path(path), external=external)
+        with _session(path, providers, core) as session:
+            trial = _Trial(path, target, on, precision, providers, core, session)
+            for kind, change in changes.items():
+                staged = folder / str(len(made) + len(refused)) / target.name
+                try:
+                    made[staged] = trial.make(change, staged)
+                except (NotOptimizable, InvalidGraph, *MISFITS) as error:
+                    refused.append(f"{kind}: {error}")
         if not made:
             raise NotOptimizable(f"no fused model is kept. {'; '.join(refused)}")
         best = min(made, key=lambda each: fusion_proof.share(made[each].runs))
-        for path in (_data_of(best), best):
-            if path.exists():
-                path.rename(target.with_name(path.name))
+        for file in (_data_of(best), best):
+            if file.exists():
+                file.rename(target.with_name(file.name))
     return replace(made[best], seconds=time.monotonic() - start)
 
 
@@ -167,32 +194,30 @@ class _Trial:
         after = len(proto.graph.node)
         counted = Counter(node.op_type for node in proto.graph.node if node.domain == "com.microsoft")
         if not counted and self.precision is None:
-            raise NotOptimizable("nothing of it can be fused")
+            raise NotOptimizable(
+                "no attention is found: queries, keys and values that are split into heads, and a softmax between two "
+                "products"
+            )
         del proto  # whose weights the session has again
         tolerance = _HALF if half else _TOLERANCES[self.device.kind]
         with _session(str(staged), self.providers, self.options) as fused:
-            most = fusion_proof.prove(self.session, fused, longest, tolerance, empty=self.precision is None)
-            runs = fusion_proof.race(self.session, fused)
+            empty = self.precision is None and "RemovePadding" not in counted
+            most = fusion_proof.prove(self.session, fused, longest, tolerance, empty=empty)
+            runs = fusion_proof.race(self.session, fused, mixed=self.device.kind == "cuda")
         return FusedModel(
             str(self.target), str(self.device), (before, after), dict(counted), most, tolerance, runs, 0.0
         )
 
 
-def _fuse_attention(proto: ModelProto) -> ModelProto:
-    from ortmulti.optimized import attention
-
-    if not attention.fuse_attention(proto):
-        raise NotOptimizable(
-            "no attention is found: queries, keys and values that are split into heads, and a softmax between two "
-            "products"
-        )
-    return proto
-
-
-def _fuse_all(proto: ModelProto) -> ModelProto:
+def _attention(proto: ModelProto) -> ModelProto:
     from ortmulti.optimized import attention
 
     attention.fuse_attention(proto)
+    return proto
+
+
+def _fused(proto: ModelProto) -> ModelProto:
+    proto = _attention(proto)
     with _of_onnxruntime("fuse"):
         from onnxruntime.transformers.fusion_options import FusionOptions
         from onnxruntime.transformers.optimizer import optimize_by_fusion
@@ -204,6 +229,14 @@ def _fuse_all(proto: ModelProto) -> ModelProto:
         options.enable_shape_inference = False  # which needs more packages
         changed: ModelProto = optimize_by_fusion(proto, "bert", optimization_options=options).model
         return changed
+
+
+def _without_padding(proto: ModelProto) -> ModelProto:
+    from ortmulti.optimized.packing import remove_padding
+
+    proto = _fused(proto)
+    remove_padding(proto)
+    return proto
 
 
 def _halved(proto: ModelProto) -> ModelProto:

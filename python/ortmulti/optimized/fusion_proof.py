@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, exp, fsum, log
 from typing import Any
 
@@ -23,6 +24,8 @@ LENGTHS = (1, 7, 33)
 LONGEST = 1024
 SHAPES = ((1, 32), (1, 128), (16, 64))
 """Rows and tokens of the runs that are timed."""
+MIXED = (32, 256)
+"""Another one, whose rows have different lengths, as texts of many clients have: this is the longest."""
 FASTER = 0.97
 """A fused model is kept if its runs take at most this share of the time, in the mean over the shapes."""
 _ROWS = 6
@@ -40,7 +43,8 @@ class FusedRun:
 
     Attributes:
         rows: Their rows.
-        tokens: The length of each.
+        tokens: The length of each, or of the longest one.
+        real: The tokens of all, without padding.
         before: Median seconds of the model's runs.
         after: The same of the fused model's.
         most: Which share of the time it takes at most, with a confidence of 97%.
@@ -48,6 +52,7 @@ class FusedRun:
 
     rows: int
     tokens: int
+    real: int
     before: float
     after: float
     most: float
@@ -72,7 +77,8 @@ def prove(model: _core.Session, fused: _core.Session, longest: int, tolerance: f
     names = [output.name for output in model.outputs()]
     most, lengths = 0.0, set()
     for rows, length in ((1, 1), (_ROWS, 7), (1, 33), (_ROWS, 33), (2, longest)):
-        for feed in _feeds(model, rows, length, empty=empty):
+        random = np.random.default_rng([rows, length])
+        for feed in _feeds(model, rows, length, partial(_masked, random=random, empty=empty)):
             try:
                 expected = model.run(None, feed)
             except MISFITS:
@@ -99,20 +105,26 @@ def prove(model: _core.Session, fused: _core.Session, longest: int, tolerance: f
     return most
 
 
-def race(model: _core.Session, fused: _core.Session) -> tuple[FusedRun, ...]:
+def race(model: _core.Session, fused: _core.Session, *, mixed: bool = False) -> tuple[FusedRun, ...]:
     """Time both models in turns.
+
+    Args:
+        model: A session of the model.
+        fused: One of the fused model.
+        mixed: Also time a run of many rows of different lengths, which takes long on a CPU.
 
     Raises:
         NotOptimizable: The fused one is not faster, or the times vary too much to be sure of it.
     """
     runs = []
-    for rows, tokens in SHAPES:
-        for feed in _feeds(model, rows, tokens, empty=False):
+    for rows, tokens in (*SHAPES, *[MIXED] * mixed):
+        lengths = _lengths(rows, tokens) if (rows, tokens) == MIXED else np.full(rows, tokens)
+        for feed in _feeds(model, rows, tokens, partial(_ended, lengths=lengths)):
             try:
                 model.run(None, feed)
             except MISFITS:
                 continue
-            runs.append(_timed(model, fused, feed, rows, tokens))
+            runs.append(_timed(model, fused, feed, rows, tokens, int(lengths.sum())))
             break
     if share(runs) > FASTER or _mean([run.most for run in runs]) >= max(1.0, FASTER):
         times = ", ".join(
@@ -133,7 +145,7 @@ def _mean(ratios: Sequence[float]) -> float:
     return exp(fsum(map(log, ratios)) / len(ratios)) if ratios else 1.0
 
 
-def _timed(model: _core.Session, fused: _core.Session, feed: _Feed, rows: int, tokens: int) -> FusedRun:
+def _timed(model: _core.Session, fused: _core.Session, feed: _Feed, rows: int, tokens: int, real: int) -> FusedRun:
     """Time both, which run in turns: a few runs, the first of which does not count.
 
     The threads of the one before still look for work then.
@@ -154,28 +166,27 @@ def _timed(model: _core.Session, fused: _core.Session, feed: _Feed, rows: int, t
     # The upper end of an interval around the median: it is above in 3 of 100 cases at most.
     ratios = sorted(after / before for before, after in zip(times[model], times[fused], strict=True))
     most = ratios[min(turns - 1, ceil(turns / 2 + turns**0.5))]
-    return FusedRun(rows, tokens, statistics.median(times[model]), statistics.median(times[fused]), most)
+    return FusedRun(rows, tokens, real, statistics.median(times[model]), statistics.median(times[fused]), most)
 
 
-def _feeds(model: _core.Session, rows: int, length: int, *, empty: bool) -> Iterator[_Feed]:
+def _feeds(
+    model: _core.Session, rows: int, length: int, masked: Callable[[NDArray[Any]], NDArray[Any]]
+) -> Iterator[_Feed]:
     """Yield inputs, until the model takes one: with smaller token ids, and with types of tokens that are 0."""
     for tokens in _TOKENS:
         feed = sample_inputs(model.inputs(), rows, length, length, tokens=tokens)
-        random = np.random.default_rng([rows, length])
-        masked = {
-            name: _masked(array, random, empty=empty)
-            if "mask" in name.lower() and array.shape[1:] == (length,)
-            else array
+        feed = {
+            name: masked(array) if "mask" in name.lower() and array.shape[1:] == (length,) else array
             for name, array in feed.items()
         }
         types = {
-            name: random.integers(2, size=array.shape).astype(array.dtype)
+            name: np.random.default_rng([rows, length]).integers(2, size=array.shape).astype(array.dtype)
             for name, array in feed.items()
             if ("token_type" in name.lower() or "segment" in name.lower()) and array.dtype.kind in "iu"
         }
         if types:
-            yield masked | types
-        yield masked
+            yield feed | types
+        yield feed
 
 
 def _masked(mask: NDArray[Any], random: np.random.Generator, *, empty: bool) -> NDArray[Any]:
@@ -194,6 +205,16 @@ def _masked(mask: NDArray[Any], random: np.random.Generator, *, empty: bool) -> 
         elif kind == 4 and empty:
             made[row] = 0
     return made
+
+
+def _lengths(rows: int, longest: int) -> NDArray[Any]:
+    """Return lengths as texts have them: log-normal, about a sixth of the longest in the mean."""
+    lengths = np.random.default_rng(0).lognormal(np.log(longest / 8), 0.7, rows).astype(np.int64)
+    return np.append(np.clip(lengths[1:], 4, longest), longest)
+
+
+def _ended(mask: NDArray[Any], lengths: NDArray[Any]) -> NDArray[Any]:
+    return (np.arange(mask.shape[1]) < lengths[:, None]).astype(mask.dtype)
 
 
 def _difference(one: Any, other: Any) -> float:

@@ -63,15 +63,21 @@ class Batching:
         lengths: The lengths that runs may have, ascending, so that their shapes come again, for CUDA graphs. A run is
             filled up to the next one, a request that runs alone, too; longer ones keep their own. An int: each multiple
             of it, which should divide the longest length of the model. Default: any.
-        max_tokens: The most elements, rows times length, of a run of several requests. Default None: any number.
+        max_tokens: The most elements, rows times length, of a run of several requests; with ``packed`` those of the
+            requests alone. Default None: any number.
         max_waste: The share of a run's elements that may be padding since requests were joined, 0.0 to 1.0; without
             what ``lengths`` adds. Default 0.5.
+        packed: Give True for a model that leaves padding out of its computation, as ONNX Runtime's operators
+            RemovePadding and PackedAttention do on GPUs. It gets padded inputs all the same, and needs ``mask``.
+            Requests are then joined as they come, whatever their lengths, and ``lengths`` and ``max_waste`` have no
+            meaning. Its runs get no CUDA graph, as they wait for the GPU within. Default False.
         trust: Give True if you know that each output has a row for each row of the inputs, which depends on that row
             alone. Then `load` tries nothing, and all requests are joined. Default False.
 
     A pool with ``pad`` measures how long runs take by their number of elements. From then on a request joins others
     where the padding costs less than a run of its own: on CPUs that is little padding, on GPUs much. Each run has the
-    request whose turn it is, and those of the most similar lengths among the next ``8 * max_size`` that wait.
+    request whose turn it is, and those of the most similar lengths among the next ``8 * max_size`` that wait. With
+    ``packed`` it has those that come next, if they fit.
 
     Raises:
         InvalidArgument, InvalidType: A value that cannot be.
@@ -89,6 +95,7 @@ class Batching:
     lengths: Sequence[int] | int = ()
     max_tokens: int | None = None
     max_waste: float = 0.5
+    packed: bool = False
     trust: bool = False
 
     def __post_init__(self) -> None:
@@ -147,6 +154,11 @@ class Batching:
             checks.integer("max_tokens", self.max_tokens, 1, checks.SIZE_MAX)
         if checks.number("max_waste", self.max_waste) > 1:
             raise InvalidArgument(f"max_waste is a share, 0.0 to 1.0, not {self.max_waste}")
+        if checks.boolean("packed", self.packed):
+            if self.pad is None or self.mask is None:
+                raise InvalidArgument("packed=True is of a model that reads a mask: give pad and mask too")
+            if self.lengths != () or self.max_waste != Batching.max_waste:
+                raise InvalidArgument("lengths and max_waste bound padding, and with packed=True none is computed")
 
     def padded(self, size: int) -> int:
         """Return the size that a run has for requests of this total size."""

@@ -98,7 +98,8 @@ def load(
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             in at most 400 runs of a session are, in sessions of their own beside the pool's, after a test of each
             graph. With ``Batching(pad=...)`` they are only if it has ``lengths`` too. False: none. True or a
-            `CudaGraph`: those that were run once, however rare, with any batching: docs/pool.md.
+            `CudaGraph`: those that were run once, however rare, with any batching that is not ``packed``:
+            docs/pool.md.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
             loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
             Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
@@ -148,7 +149,7 @@ def load(
     make_core = partial(
         _core.Pool, max_queue, batching_argument(batching), chosen.trim_after, chosen.when_late == "reject"
     )
-    _check_graphs(request, graphs is not None and cuda_graph != "auto")
+    _check_graphs(request, batching, graphs is not None and cuda_graph != "auto")
     padded = batching if batching is not None and batching.pad is not None else None
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
@@ -252,12 +253,17 @@ def _graph_limit(cuda_graph: CudaGraph | bool | Literal["auto"]) -> GraphLimit |
     return GraphLimit()
 
 
-def _check_graphs(request: CreationRequest, wanted: bool) -> None:
-    """Refuse ONNX Runtime's own captures, and graphs that were asked for on other devices than GPUs."""
+def _check_graphs(request: CreationRequest, batching: Batching | None, wanted: bool) -> None:
+    """Refuse ONNX Runtime's own captures, and graphs that were asked for where there can be none."""
     if str((request.provider_options or {}).get("enable_cuda_graph", "0")).lower() in ("1", "true"):
         raise InvalidArgument("a pool does not take the provider option enable_cuda_graph: give load cuda_graph=True")
     if not wanted:
         return
+    if batching is not None and batching.packed:
+        raise InvalidArgument(
+            "runs of models for Batching(packed=True) wait for the GPU within, so that no CUDA graph has them: leave "
+            "cuda_graph out"
+        )
     from ortmulti.devices.device import parse_devices
 
     asked = parse_devices("all") if request.named is None else request.named

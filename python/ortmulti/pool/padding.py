@@ -149,7 +149,7 @@ class Padding:
             core.multiple = batching.lengths
         else:
             core.lengths = list(batching.lengths)
-        core.max_tokens, core.max_waste = batching.max_tokens, batching.max_waste
+        core.max_tokens, core.max_waste, core.packed = batching.max_tokens, batching.max_waste, batching.packed
         if batching.mask:
             one = np.ones_like(self.values[batching.mask])
             type_ = _core.element_type_of(one.dtype)

@@ -117,9 +117,10 @@ class DeviceStats(_Short):
         trims: How often the arenas became smaller since memory was given back, while the device stayed awake. Before
             onnxruntime 1.23 every try counts.
         real_elements: With ``Batching(pad=...)``, elements of the requests that ran: rows times length.
-        padded_elements: Elements that runs had besides, by which requests were filled up.
+        padded_elements: Elements that runs computed besides, by which requests were filled up; with ``packed`` 0.
         why_padding: What was measured to choose how much is padded: the device's time for each element, rows times
-            length, by runs of these lengths and numbers of rows, up to twice as many. Empty before the first run.
+            length, by runs of these lengths and numbers of rows, up to twice as many. With ``packed`` nothing is chosen
+            by it, elements are those of the requests, and a run's length is their mean. Empty before the first run.
         why_rows: With another ``Batching`` on the CPU, what was measured to choose how many rows are joined. It is the
             time of each row, in runs of up to so many and more than half of that. 0.05 ms are added to each run. The
             figures are of requests like the last ones. On a GPU: to how many rows runs are padded, and why; empty where
@@ -169,7 +170,7 @@ class DeviceStats(_Short):
     @property
     def waste(self) -> float:
         """The share of padding among the elements of runs with ``Batching(pad=...)``, with what ``lengths`` adds; 0.0
-        without any.
+        without any, and with ``packed``.
         """
         return self.padded_elements / max(1, self.padded_elements + self.real_elements)
 

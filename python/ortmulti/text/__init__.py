@@ -10,6 +10,7 @@ from ortmulti._lazy import attach
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "ortmulti.text.fusing": "fuse",
         "ortmulti.text.loading": "load load_options",
         "ortmulti.text.model": "Label TextModel",
         "ortmulti.text.settings": "Settings is_export read_settings",

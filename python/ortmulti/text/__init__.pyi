@@ -1,5 +1,6 @@
 """The names of `ortmulti.text`, for type checkers. `__init__.py` lists the same."""
 
+from ortmulti.text.fusing import fuse as fuse
 from ortmulti.text.loading import load as load
 from ortmulti.text.loading import load_options as load_options
 from ortmulti.text.model import Label as Label

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["load", "load_options"]
 
 _ROWS, _TOKENS = 32, 16384  # of a joint run, at most
+_PACKED_ROWS, _EMBEDDED = 128, 1 << 16
+"""Without padding more rows pay. But what comes before it is left out has so many tokens, at most."""
 
 
 def load(
@@ -99,6 +101,10 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
         return [{**given, "batching": None}]
     pad = dict.fromkeys(settings.inputs, 0) | {"input_ids": settings.pad_token}
     mask = "attention_mask" if "attention_mask" in pad else None
+    if settings.packed:
+        rows = max(1, min(_PACKED_ROWS, _EMBEDDED // settings.max_length))
+        batching = Batching(rows, pad=pad, along=1, mask=mask, max_tokens=_TOKENS, packed=True)
+        return [{**given, "batching": batching}]
     # A model that looks back alone takes padding at either side; one that counts positions only where it expects it.
     sides: list[Side] = [settings.pad_side] + ["right"] * (settings.pad_side == "left")
     ways: list[Batching | None] = [

@@ -13,6 +13,7 @@ from ortmulti.text.files import Fields
 
 __all__ = [
     "ACTIVATIONS",
+    "VECTOR",
     "Activation",
     "Layer",
     "Module",
@@ -52,7 +53,8 @@ _FLAGS: dict[str, Pooling] = {
 ACTIVATIONS = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax", "Tanh": "tanh", "ReLU": "relu"}
 """Those of PyTorch that are computed here."""
 _WEIGHTS = "model.safetensors"
-_VECTOR = "sentence_embedding"
+VECTOR = "sentence_embedding"
+"""The output that has all modules, and what sentence-transformers calls their result."""
 
 
 class Module(NamedTuple):
@@ -143,7 +145,7 @@ def read_layers(modules: Sequence[Module], model: Path) -> tuple[Layer, ...]:
         activation = read_activation(fields, "activation_function") or "tanh"  # as the class has it
         if activation not in ACTIVATIONS.values():
             raise _lacks(one, model, f", with the activation {activation}")
-        if {fields.text(f"module_{way}put_name", _VECTOR) for way in ("in", "out")} != {_VECTOR}:
+        if {fields.text(f"module_{way}put_name", VECTOR) for way in ("in", "out")} != {VECTOR}:
             raise _lacks(one, model, ", which is not for a text's vector")
         if any(before.kind == "Normalize" for before in modules[:place]):
             raise _lacks(one, model, " behind Normalize")
@@ -161,5 +163,5 @@ def read_layers(modules: Sequence[Module], model: Path) -> tuple[Layer, ...]:
 def _lacks(module: Module, model: Path, which: str) -> InvalidArgument:
     return InvalidArgument(
         f"modules.json has a module {module.kind} in '{module.folder.name}'{which}, which {model} lacks: export the "
-        f"whole model, so that it has an output {_VECTOR!r}"
+        f"whole model, so that it has an output {VECTOR!r}"
     )

@@ -15,6 +15,7 @@ from ortmulti.pool.row_rules import QUANTIZING
 from ortmulti.text import files
 from ortmulti.text.files import Fields
 from ortmulti.text.modules import (
+    VECTOR,
     Activation,
     Layer,
     Module,
@@ -37,7 +38,6 @@ _SIDES: dict[str, Side] = {"right": "right", "left": "left"}
 
 _MODEL = "model.onnx"
 _TOKENIZER = "tokenizer.json"
-_VECTOR = "sentence_embedding"
 _OF_TOKENS = ("last_hidden_state", "token_embeddings")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # Of these the first position is that behind the padding token's number.
@@ -59,6 +59,7 @@ class Settings:
         task: What the model is for.
         max_length: The most tokens of a text, special ones included.
         inputs: The names of the model's inputs.
+        packed: Whether the model computes real tokens alone, as `ortmulti.text.fuse` makes it for GPUs.
         output: The name of the output that is used.
         pooling: How a text's vector is made of those of its tokens; several: the vectors of each, joined; None: the
             output is the vector, or the logits.
@@ -86,6 +87,7 @@ class Settings:
     task: Task
     max_length: int
     inputs: tuple[str, ...]
+    packed: bool
     output: str
     pooling: Poolings | None
     layers: tuple[Layer, ...]
@@ -226,6 +228,7 @@ def read_settings(
         task=chosen,
         max_length=_max_length(config, of_tokenizer, of_transformer, max_length),
         inputs=tuple(nodes.inputs),
+        packed=any(node.type == "com.microsoft:RemovePadding" for node in nodes.nodes),
         output=output,
         pooling=pooled,
         layers=() if pooled is None else read_layers(modules, model),
@@ -347,8 +350,8 @@ def _output(
         if pooling is not None:
             raise InvalidArgument(f"pooling is for embeddings, and the task is {task}")
         return "logits" if "logits" in outputs else outputs[0], None, True
-    if _VECTOR in outputs and pooling is None:
-        return _VECTOR, None, True  # with all modules
+    if VECTOR in outputs and pooling is None:
+        return VECTOR, None, True  # with all modules
     of_tokens = next((name for name in _OF_TOKENS if name in outputs), outputs[0])
     if of_tokens == "logits":
         raise InvalidArgument(

@@ -105,7 +105,8 @@ def space(objective: Objective, through: Through, host: Host) -> Settings:
         (on_cuda, "cudnn_conv_use_max_workspace", (False,)),
         (on_cuda, "cudnn_conv1d_pad_to_nc1d", (True,)),
         (on_cuda, "use_tf32", (False,)),
-        (on_cuda, "prefer_nhwc", (True,)),
+        # In half precision convolutions fuse their bias in this layout alone.
+        (on_cuda, "prefer_nhwc", (True, {"prefer_nhwc": True, "fuse_conv_bias": True})),
         (on_cuda, "fuse_conv_bias", (True,)),
         (on_cuda, "arena_extend_strategy", ("kSameAsRequested",)),
         (on_cuda and objective == "memory", "gpu_mem_limit", parts),

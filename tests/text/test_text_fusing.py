@@ -1,0 +1,147 @@
+"""`ortmulti.text.fuse`: an export becomes another one, whose model pools by itself, and is compared with the first."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import ortmulti as om
+from ortmulti.errors import InvalidArgument, NotOptimizable
+from ortmulti.optimized import fusion_proof
+from ortmulti.text.pooling import add_pooling
+from ortmulti.text.vectors import pooled
+from tests.support import command, encoders, exports, onnx_models
+from tests.support.encoders import Encoder
+
+POOLINGS = ["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"]
+TEXTS = ["A cat.", "the rows of a batch are independent", "a cat sits on the mat, and looks at it"]
+
+
+@pytest.fixture
+def faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion_proof, "race", lambda *_, **__: (om.FusedRun(1, 32, 32, 2.0, 1.0, 0.6),))
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_a_model_pools_as_the_library_does(pooling: Any, half: bool) -> None:
+    model = Encoder("eager", "added").proto()
+    with onnx_models.cpu_session(model.SerializeToString()) as session:
+        ids = np.random.default_rng(0).integers(60, size=(3, 9))
+        mask = np.array([[1] * 9, [1] * 4 + [0] * 5, [0] * 7 + [1] * 2])
+        add_pooling(model, "last_hidden_state", pooling, "sentence_embedding")
+        if half:
+            from ortmulti.optimized.fuse import _halved
+
+            model = _halved(model)
+        with onnx_models.cpu_session(model.SerializeToString()) as other:
+            [found] = other.run(None, {"input_ids": ids, "attention_mask": mask})
+        [tokens] = session.run(None, {"input_ids": ids, "attention_mask": mask})
+        for row, real, vector in zip(tokens, mask, found, strict=True):
+            assert np.allclose(pooled(row[None, real > 0], pooling), vector, atol=2e-2 if half else 1e-6)
+
+
+def export(folder: Path, **others: Any) -> Path:
+    """An encoder whose vocabulary is that of a trained tokenizer."""
+    (folder / "onnx").mkdir(parents=True)
+    exports.trained(TEXTS, encoders.TOKENS).save(str(folder / "tokenizer.json"))
+    encoders.write(folder / "onnx" / "model.onnx", **others)
+    (folder / "config.json").write_text(json.dumps({"max_position_embeddings": 130, "architectures": ["BertModel"]}))
+    (folder / "modules.json").write_text(json.dumps(exports.modules("Pooling", "Normalize")))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    return folder
+
+
+@pytest.mark.usefixtures("faster")
+def test_another_export_with_the_same_vectors(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    (folder / "weights.safetensors").touch()
+    made = om.text.fuse(folder, tmp_path / "fused", "cpu")
+    assert (made.path, made.fused["Attention"]) == (str(tmp_path / "fused"), 2)
+    files = {str(path.relative_to(tmp_path / "fused")) for path in (tmp_path / "fused").rglob("*") if path.is_file()}
+    assert files == {"onnx/model.onnx", "tokenizer.json", "config.json", "modules.json", "1_Pooling/config.json"}
+    settings = om.text.read_settings(tmp_path / "fused")
+    assert (settings.output, settings.pooling, settings.normalize, settings.packed) == (
+        "sentence_embedding",
+        None,
+        True,
+        False,
+    )
+    with om.text.load(folder, "cpu") as one, om.text.load(tmp_path / "fused", "cpu") as other:
+        assert np.allclose(one.embed(TEXTS), other.embed(TEXTS), atol=1e-4)
+
+
+@pytest.mark.usefixtures("faster")
+def test_another_pooling_is_kept(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    om.text.fuse(folder, tmp_path / "fused", "cpu", pooling="mean")
+    with om.text.load(folder, "cpu", pooling="mean") as one, om.text.load(tmp_path / "fused", "cpu") as other:
+        assert np.allclose(one.embed(TEXTS), other.embed(TEXTS), atol=1e-4)
+
+
+@pytest.mark.usefixtures("faster")
+def test_a_prompt_that_is_not_pooled_is_left_to_the_library(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": "mean", "include_prompt": False}))
+    om.text.fuse(folder, tmp_path / "fused", "cpu")
+    with om.text.load(folder, "cpu") as one, om.text.load(tmp_path / "fused", "cpu") as other:
+        expected, found = (model.embed(TEXTS, prompt="the rows ") for model in (one, other))
+    assert np.allclose(expected, found, atol=1e-4)
+
+
+@pytest.mark.usefixtures("faster")
+def test_layers_and_joined_poolings_are_left_to_the_library(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": ["cls", "mean"]}))
+    with om.text.load(folder, "cpu") as one:
+        expected = one.embed(TEXTS)
+    om.text.fuse(folder, tmp_path / "fused", "cpu")
+    with om.text.load(tmp_path / "fused", "cpu") as other:
+        assert np.allclose(expected, other.embed(TEXTS), atol=1e-4)
+    (folder / "modules.json").write_text(json.dumps(exports.modules("Pooling", "Dense", "Normalize")))
+    (folder / "2_Dense").mkdir()
+    weights = np.random.default_rng(0).standard_normal((5, expected.shape[1])).astype(np.float32)
+    layer = {"in_features": expected.shape[1], "out_features": 5, "bias": False}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(layer))
+    (folder / "2_Dense" / "model.safetensors").write_bytes(exports.safetensors(linear_weight=weights))
+    om.text.fuse(folder, tmp_path / "layers", "cpu")
+    with om.text.load(folder, "cpu") as one, om.text.load(tmp_path / "layers", "cpu") as other:
+        assert other.dimensions == 5
+        assert np.allclose(one.embed(TEXTS), other.embed(TEXTS), atol=1e-4)
+    with pytest.raises(InvalidArgument, match="pooling='mean' cannot be kept, since the model does not pool by itself"):
+        om.text.fuse(folder, tmp_path / "other", "cpu", pooling="mean")
+
+
+def test_a_model_without_padding_is_seen(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    model = onnx.load(folder / "onnx" / "model.onnx")
+    model.graph.node.append(
+        onnx.helper.make_node("RemovePadding", ["a", "b"], ["c", "d", "e", "f"], domain="com.microsoft")
+    )
+    onnx.save(model, folder / "onnx" / "model.onnx")
+    assert om.text.read_settings(folder).packed
+
+
+def test_nothing_is_kept_of_what_is_not_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion_proof, "FASTER", 0.0)
+    monkeypatch.setattr(fusion_proof, "_SECONDS", 0.0)
+    with pytest.raises(NotOptimizable, match="no fused model is kept"):
+        om.text.fuse(export(tmp_path / "model"), tmp_path / "fused", "cpu")
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.usefixtures("faster")
+def test_the_command_and_what_is_there_already(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    shown = command.invoke("fuse", folder, tmp_path / "fused", "--device", "cpu", "--precision", "fp16")
+    assert (shown.returncode, "2 Attention" in shown.stdout) == (0, True)
+    before = sorted((tmp_path / "fused").rglob("*"))
+    with pytest.raises(InvalidArgument, match="fused' is there already"):
+        om.text.fuse(folder, tmp_path / "fused", "cpu")
+    assert sorted((tmp_path / "fused").rglob("*")) == before
