@@ -64,8 +64,8 @@ def fuse(
         by_itself = settings.pooling
     if pooling is not None and by_itself is None:
         raise InvalidArgument(
-            f"pooling={pooling!r} cannot be kept, since the model does not pool by itself where prompts are left out or "
-            "modules Dense follow: say it to load"
+            f"pooling={pooling!r} cannot be kept, since the model does not pool by itself if prompts are left out or "
+            "modules Dense follow: give it to load"
         )
     weights = {layer.file for layer in settings.layers}
 
