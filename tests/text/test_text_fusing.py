@@ -11,8 +11,11 @@ import onnx
 import pytest
 
 import ortmulti as om
+from ortmulti.cache.entries import Cache
 from ortmulti.errors import InvalidArgument, NotOptimizable
 from ortmulti.optimized import fusion_proof
+from ortmulti.serve.folder import Models
+from ortmulti.text.fusing import fused_settings
 from ortmulti.text.pooling import add_pooling
 from ortmulti.text.vectors import pooled
 from tests.support import command, encoders, exports, onnx_models
@@ -145,3 +148,69 @@ def test_the_command_and_what_is_there_already(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="fused' is there already"):
         om.text.fuse(folder, tmp_path / "fused", "cpu")
     assert sorted((tmp_path / "fused").rglob("*")) == before
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ORTMULTI_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.usefixtures("faster")
+def test_a_load_makes_the_faster_form_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = export(tmp_path / "model")
+    with om.text.load(folder, "cpu") as model:
+        expected = model.embed(TEXTS)
+    with om.text.load(folder, "cpu", fuse="fp32") as model:
+        assert (model.settings.name, model.settings.output) == ("model", "sentence_embedding")
+        assert np.allclose(model.embed(TEXTS), expected, atol=1e-4)
+    [place] = (cache / "folders").iterdir()
+    assert not list((cache / "staging").iterdir())
+    monkeypatch.setattr("ortmulti.text.fusing._fuse", None)
+    with om.text.load(folder, "cpu", fuse="fp32", max_length=5) as model:
+        assert place in model.settings.model.parents
+        assert model.settings.max_length == 5
+    cleared = Cache(cache).clear()
+    assert cleared.entries >= 1
+    assert not (cache / "folders").exists()
+
+
+@pytest.mark.usefixtures("faster", "cache")
+def test_another_export_of_the_same_model_has_its_own_files(tmp_path: Path) -> None:
+    one, other = export(tmp_path / "one"), export(tmp_path / "other")
+    named = {"prompts": {"query": "the rows "}, "default_prompt_name": "query"}
+    (other / "config_sentence_transformers.json").write_text(json.dumps(named))
+    for folder in (one, other):
+        for pooling in (None, ("cls", "mean"), "max"):
+            with om.text.load(folder, "cpu", pooling=pooling) as model:
+                expected = model.embed(TEXTS)
+            with om.text.load(folder, "cpu", pooling=pooling, fuse="fp32") as model:
+                assert np.allclose(model.embed(TEXTS), expected, atol=1e-4)
+
+
+def test_what_is_not_faster_is_remembered(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(fusion_proof, "FASTER", 0.0)
+    monkeypatch.setattr(fusion_proof, "_SECONDS", 0.0)
+    folder = export(tmp_path / "model")
+    settings = om.text.read_settings(folder)
+    for made in (1, 2):
+        assert fused_settings(folder, "fp32", "cpu") == settings
+        assert caplog.text.count("stays as it is: no fused model is kept") == made
+        monkeypatch.setattr("ortmulti.text.fusing._fuse", None)
+    (cache / "folders").chmod(0o777)
+    assert fused_settings(folder, "fp32", "cpu") == settings
+    with pytest.raises(InvalidArgument, match="fuse is 'fp32' or 'fp16'"):
+        om.text.load(folder, "cpu", fuse="int8")
+
+
+@pytest.mark.usefixtures("faster", "cache")
+def test_a_server_is_told_by_its_file(tmp_path: Path) -> None:
+    export(tmp_path / "model")
+    (tmp_path / "server.toml").write_text('[models.m]\npath = "model"\nfuse = "fp16"\n')
+    models = Models([tmp_path / "server.toml"])
+    models.devices = "cpu"
+    found = models.find("m")
+    assert found.texts is not None
+    assert (found.texts.output, tmp_path / "cache" in found.texts.model.parents) == ("sentence_embedding", True)

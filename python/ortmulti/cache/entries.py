@@ -70,13 +70,14 @@ class Cache:
     """Optimized models below one folder, which several processes may use at the same time.
 
     If the cache is not writable, the logger ``ortmulti`` warns once, and its entries are still read. A cache that other
-    users can change is not used at all.
+    users can change is not used at all. `folders` has what is no entry.
     """
 
     def __init__(self, folder: Path, limit: int = _DEFAULT_SIZE) -> None:
         self.folder = folder
         self.limit = limit
         self._entries = folder / "entries"
+        self.folders = folder / "folders"
         self._scratch = StagingDir(folder)
 
     @classmethod
@@ -158,7 +159,7 @@ class Cache:
         return sorted(self._stored(), key=lambda stored: stored.last_used, reverse=True)
 
     def clear(self) -> Cleared:
-        """Remove all entries that are not being loaded, and the remains of killed processes.
+        """Remove all entries that are not being loaded, all other folders, and the remains of killed processes.
 
         Raises:
             Error: The cache cannot be written.
@@ -169,6 +170,10 @@ class Cache:
         try:
             with self._scratch.locked():
                 self._scratch.remove_abandoned()
+                if self.folders.is_dir():
+                    removed += len(list(self.folders.iterdir()))
+                    size += sum(file.stat().st_size for file in self.folders.rglob("*") if file.is_file())
+                    self._scratch.remove(self.folders)
                 for folder, taken, _ in self._sizes():
                     with _free(folder) as free:
                         if free:

@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
 
@@ -104,6 +104,33 @@ class StagingDir:
                 lock.close()
                 raise
         return StagedFolder(folder, lock)
+
+    def kept(self, place: Path, make: Callable[[Path], object]) -> Path:
+        """Return a folder within a folder of this one, and make it if it is not there.
+
+        Args:
+            place: The folder.
+            make: Makes the folder that it is given, or raises.
+
+        Raises:
+            OSError: It cannot be written, or other users can change it.
+        """
+        if place.exists():
+            check_private(self._folder)
+            check_private(place.parent)
+            return place
+        staged = self.new()
+        try:
+            made = staged.path / "made"
+            make(made)
+            with self.locked():
+                place.parent.mkdir(mode=0o700, exist_ok=True)
+                check_private(place.parent)
+                if not place.exists():  # another process may have been faster
+                    made.rename(place)
+        finally:
+            staged.done()
+        return place
 
     def remove(self, folder: Path) -> None:
         """Remove a folder that other processes may look for; only while `locked`.

@@ -57,6 +57,13 @@ def serve_command(
             "config.pbtxt or TOML file does not say. [none]",
         ),
     ] = None,
+    fuse: Annotated[
+        Literal["fp32", "fp16"] | None,
+        typer.Option(
+            help="Serve the faster form of exported models of texts; fp16: with half precision. The first start makes "
+            "it, and the cache keeps it. [the models as they are]"
+        ),
+    ] = None,
     model_control: Annotated[
         Literal["none", "explicit"] | None,
         typer.Option(help="explicit: clients may load and unload models. [none]"),
@@ -116,9 +123,11 @@ def serve_command(
     models.custom_ops = library_paths(settings.get("custom_ops"))
     if joins := settings.get("batching"):
         models.options["batching"] = batching_of(joins)
+    models.fuse = settings.get("fuse")
     if settings.get("share"):
         models.options["share"] = "host"
     repository = {"devices": device_names(settings.get("devices", "all"))}
+    models.devices = repository["devices"]
     repository |= {name: _memory(settings[name]) for name in ("gpu_memory", "host_memory") if name in settings}
     token = settings.get("token_file")
     certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))

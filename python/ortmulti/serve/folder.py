@@ -16,6 +16,7 @@ from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
+from ortmulti.text.fusing import Precision, fused_settings
 from ortmulti.text.settings import is_export, read_settings
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ class Models:
     Args:
         places: Files, a model's folder ``NAME/VERSION/model.onnx``, folders of either, URLs, or a TOML file.
         options: Of `ModelRepository.add`, for models whose configuration does not say otherwise; `options` may be
-            changed, and so may `name`, of the only model, and `custom_ops`, libraries of custom operators.
+            changed, and so may `name`, of the only model; `custom_ops`, libraries of custom operators; `fuse` and
+            `devices`, as for `ortmulti.text.load`.
 
     Raises:
         InvalidArgument, NoSuchFile: A place that has none, or a TOML file that cannot be read.
@@ -144,6 +146,8 @@ class Models:
         self.options = dict(options or {})
         self.name = ""
         self.custom_ops: Sequence[str] = ()
+        self.fuse: Precision | None = None
+        self.devices: Any = "all"
         self.settings: dict[str, Any] = {}
         self._looked_up: list[Callable[[], list[_Place]]] = []
         for place in places:
@@ -266,7 +270,9 @@ class Models:
 
     def _export(self, folder: Path, name: str, **given: Any) -> ServedModel:
         """Return an exported model of texts; ``given`` takes the place of what its files say."""
-        settings = read_settings(folder, **given)
+        fuse = given.pop("fuse", self.fuse)
+        read = read_settings if fuse is None else partial(fused_settings, precision=fuse, devices=self.devices)
+        settings = read(folder, **given)
         options = {each: value for each, value in self.options.items() if each != "batching"}  # these have padding
         normalize = given.get("normalize", True)
         return ServedModel(name, settings.model, options=options, texts=settings, normalize=normalize)

@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "gpu_memory": _MEMORY,
     "host_memory": _MEMORY,
     "batching": (lambda value: value is False or _is(str, int, dict)(value), "a table, such as { max_size = 32 }"),
+    "fuse": (lambda value: value in ("fp32", "fp16"), '"fp32" or "fp16"'),
     "model_control": (lambda value: value in ("none", "explicit"), '"none" or "explicit"'),
     "exit_on_error": _BOOLEAN,
     "id": (_is(str), "a text"),
@@ -51,7 +52,7 @@ _FILES = ("token_file", "tls_certificate", "tls_key")
 # Of a model's table, beside the arguments of `ortmulti.load`.
 _OF_MODELS = ("path", "version", "timeout", "keep", "protect", "idle_timeout", "wait")
 # Of an exported model of texts, in place of what its files say.
-_OF_TEXTS = ("file", "task", "pooling", "normalize", "max_length")
+_OF_TEXTS = ("file", "task", "pooling", "normalize", "max_length", "fuse")
 
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:

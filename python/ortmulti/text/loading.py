@@ -9,6 +9,7 @@ from ortmulti._runtime import log
 from ortmulti.errors import InvalidArgument
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load as load_pool
+from ortmulti.text.fusing import Precision, fused_settings
 from ortmulti.text.layers import Layers
 from ortmulti.text.model import TextModel
 from ortmulti.text.modules import Pooling
@@ -36,6 +37,7 @@ def load(
     pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
+    fuse: Precision | None = None,
     batching: Batching | None = None,
     **options: Any,
 ) -> TextModel:
@@ -44,6 +46,8 @@ def load(
     Args:
         folder, file, task, pooling, normalize, max_length: As for `read_settings`.
         devices: As for `ortmulti.load`.
+        fuse: Load the faster form that `ortmulti.text.fuse` makes: ``"fp16"`` with half precision, ``"fp32"`` without.
+            The first load makes it, which takes a while, and the cache keeps it. Default: the model as it is.
         batching: How texts are joined into one run. Default: up to 32, of different lengths. If the model's answers
             change when it is padded, only texts of one length are joined, and the logger ``ortmulti`` warns.
         **options: Further arguments of `ortmulti.load`.
@@ -52,10 +56,11 @@ def load(
         LibraryError: The package tokenizers is missing: ``pip install "ortmulti[text]"``.
         Error: As `read_settings` and `ortmulti.load`.
     """
-    settings = read_settings(folder, file=file, task=task, pooling=pooling, normalize=normalize, max_length=max_length)
+    given: dict[str, Any] = {"file": file, "task": task, "pooling": pooling, "normalize": normalize}
+    given["max_length"] = max_length
+    settings = read_settings(folder, **given) if fuse is None else fused_settings(folder, fuse, devices, **given)
     tokenizer, layers = Tokenizer(settings), Layers(settings.layers)  # their errors come before the load
-    given = options if batching is None else {**options, "batching": batching}
-    ways = load_options(settings, **given)
+    ways = load_options(settings, **(options if batching is None else {**options, "batching": batching}))
     refused: InvalidArgument | None = None
     for way in ways:
         try:
