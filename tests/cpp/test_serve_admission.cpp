@@ -154,6 +154,29 @@ TEST(Buffer, PlacesAByteAtAnAlignedAddress) {
   }
 }
 
+TEST(Calls, RefusalsHaveTheFormThatClientsOfThePathRead) {
+  const auto body = [](int status, std::string_view path) {
+    return std::string(serve::refusal(serve::Protocol::http, status, "no", path).body.at(0).bytes);
+  };
+  const auto openai = [](std::string_view type) {
+    return R"({"error":{"message":"no","type":")" + std::string(type) + R"(","param":null,"code":null}})";
+  };
+  EXPECT_EQ(body(401, "/v1/embeddings"), openai("authentication_error"));
+  EXPECT_EQ(body(413, "/v1/any/other"), openai("invalid_request_error"));
+  EXPECT_EQ(body(429, "//embeddings/"), openai("rate_limit_error"));
+  EXPECT_EQ(body(503, "/v2/rerank"), openai("server_error"));
+  for (const std::string_view path : {"/", "/embed", "/rerank/", "/predict", "/tokenize", "/info"}) {
+    EXPECT_EQ(body(413, path), R"({"error":"no","error_type":"Validation"})");
+  }
+  EXPECT_EQ(body(429, "/embed"), R"({"error":"no","error_type":"Overloaded"})");
+  EXPECT_EQ(body(503, "/embed"), R"({"error":"no","error_type":"Unhealthy"})");
+  EXPECT_EQ(body(504, "/embed"), R"({"error":"no","error_type":"Backend"})");
+  for (const std::string_view path : {"", "/v2/models/a/infer", "/v1", "/embed/a", "/v2/health/ready"}) {
+    EXPECT_EQ(body(503, path), R"({"error":"no"})");
+  }
+  EXPECT_EQ(serve::refusal(serve::Protocol::grpc, 401, "no", "/v1/embeddings").message, "no");
+}
+
 TEST(Calls, RefusalsAreJsonOrATextForGrpc) {
   const Reply http =
       serve::refusal(serve::Protocol::http, 404, "no 'a\"\\\n\x7f' \xC3\xA4 \xFF \xED\xA0\x80 \xF0\x9F\x98\x80");

@@ -334,6 +334,36 @@ def test_a_text_that_is_many_times_too_long_is_cut_before_it_is_tokenized(alone:
     assert (status, answer["error"][:60]) == (422, "a text has 50003 characters, and the model takes 16384 at mo")
 
 
+def test_refusals_have_the_form_that_clients_read(tmp_path: Path) -> None:
+    exports.embedding(tmp_path / "mini")
+    token = tmp_path / "token"
+    token.write_text("secret")
+    settings = tmp_path / "server.toml"
+    settings.write_text("limits = { body = 100 }\ntoken_file = 'token'\n[models.mini]\npath = 'mini'\n")
+    right, openai, tei = {"authorization": "Bearer secret"}, "/v1/embeddings", "/embed"
+    large = json.dumps({"input": "a" * 100}).encode()
+    with serving(settings) as server:
+        for path, body, headers, status, kind in (
+            (openai, b"{}", {}, 401, "authentication_error"),
+            (openai, large, right, 413, "invalid_request_error"),
+            (openai, b"{}", {**right, "x-large": "a" * 70_000}, 431, "invalid_request_error"),
+            (openai, b"{}", {**right, "content-encoding": "br"}, 415, "invalid_request_error"),
+            ("/v1/chat/completions", b"{}", right, 404, "invalid_request_error"),
+            (openai, b"{}", {**right, "origin": "http://other.example"}, 403, "invalid_request_error"),
+        ):
+            found, content = server.ask(path, body, **headers)
+            error = json.loads(content)["error"]
+            assert (found, error["type"]) == (status, kind), (path, error)
+            assert error["message"]
+            found, content = server.ask(tei, body, **headers)
+            answer = json.loads(content)
+            if status != 404:
+                assert (found, answer["error_type"]) == (status, "Validation"), answer
+                assert answer["error"] == error["message"]
+        found, content = server.ask("/v2/models/mini", None)
+        assert (found, json.loads(content)) == (401, {"error": "a token is needed: authorization: Bearer TOKEN"})
+
+
 def test_methods_paths_and_bodies_have_limits(alone: Server) -> None:
     assert alone.ask("/v1/embeddings")[0] == 405
     assert alone.ask("/v1/models", b"{}")[0] == 405

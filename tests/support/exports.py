@@ -128,6 +128,24 @@ def modules(*kinds: str) -> list[dict[str, Any]]:
     ]
 
 
+def safetensors(**tensors: np.ndarray) -> bytes:
+    """A file of safetensors."""
+    names = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int8": "I8"}
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    content = b""
+    for name, array in tensors.items():
+        place = [len(content), len(content) + array.nbytes]
+        told = {"dtype": names[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
+        header[name.replace("_", ".")] = told
+        content += array.tobytes()
+    return safetensors_of(json.dumps(header).encode(), content)
+
+
+def safetensors_of(header: bytes, content: bytes = b"") -> bytes:
+    """One with this header."""
+    return len(header).to_bytes(8, "little") + header + content
+
+
 def vectors_of(folder: Path, text: str, length: int = 256) -> np.ndarray:
     """The vectors of a text's tokens, as the model has them."""
     found = TABLE[tokens(folder, text, None, length).ids]

@@ -98,6 +98,29 @@ def test_a_prompt_that_is_not_pooled_is_left_to_the_library(tmp_path: Path) -> N
     assert np.allclose(expected, found, atol=1e-4)
 
 
+@pytest.mark.usefixtures("faster")
+def test_layers_and_joined_poolings_are_left_to_the_library(tmp_path: Path) -> None:
+    folder = export(tmp_path / "model")
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode": ["cls", "mean"]}))
+    with om.text.load(folder, "cpu") as one:
+        expected = one.embed(TEXTS)
+    om.text.fuse(folder, tmp_path / "fused", "cpu")
+    with om.text.load(tmp_path / "fused", "cpu") as other:
+        assert np.allclose(expected, other.embed(TEXTS), atol=1e-4)
+    (folder / "modules.json").write_text(json.dumps(exports.modules("Pooling", "Dense", "Normalize")))
+    (folder / "2_Dense").mkdir()
+    weights = np.random.default_rng(0).standard_normal((5, expected.shape[1])).astype(np.float32)
+    layer = {"in_features": expected.shape[1], "out_features": 5, "bias": False}
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(layer))
+    (folder / "2_Dense" / "model.safetensors").write_bytes(exports.safetensors(linear_weight=weights))
+    om.text.fuse(folder, tmp_path / "layers", "cpu")
+    with om.text.load(folder, "cpu") as one, om.text.load(tmp_path / "layers", "cpu") as other:
+        assert other.dimensions == 5
+        assert np.allclose(one.embed(TEXTS), other.embed(TEXTS), atol=1e-4)
+    with pytest.raises(InvalidArgument, match="pooling='mean' cannot be kept, since the model does not pool by itself"):
+        om.text.fuse(folder, tmp_path / "other", "cpu", pooling="mean")
+
+
 def test_a_model_without_padding_is_seen(tmp_path: Path) -> None:
     folder = export(tmp_path / "model")
     model = onnx.load(folder / "onnx" / "model.onnx")
@@ -143,13 +166,26 @@ def test_a_load_makes_the_faster_form_once(tmp_path: Path, cache: Path, monkeypa
         assert np.allclose(model.embed(TEXTS), expected, atol=1e-4)
     [place] = (cache / "folders").iterdir()
     assert not list((cache / "staging").iterdir())
-    monkeypatch.setattr("ortmulti.text.fusing.fuse", None)
+    monkeypatch.setattr("ortmulti.text.fusing._fuse", None)
     with om.text.load(folder, "cpu", fuse="fp32", max_length=5) as model:
         assert place in model.settings.model.parents
         assert model.settings.max_length == 5
     cleared = Cache(cache).clear()
     assert cleared.entries >= 1
     assert not (cache / "folders").exists()
+
+
+@pytest.mark.usefixtures("faster", "cache")
+def test_another_export_of_the_same_model_has_its_own_files(tmp_path: Path) -> None:
+    one, other = export(tmp_path / "one"), export(tmp_path / "other")
+    named = {"prompts": {"query": "the rows "}, "default_prompt_name": "query"}
+    (other / "config_sentence_transformers.json").write_text(json.dumps(named))
+    for folder in (one, other):
+        for pooling in (None, ("cls", "mean"), "max"):
+            with om.text.load(folder, "cpu", pooling=pooling) as model:
+                expected = model.embed(TEXTS)
+            with om.text.load(folder, "cpu", pooling=pooling, fuse="fp32") as model:
+                assert np.allclose(model.embed(TEXTS), expected, atol=1e-4)
 
 
 def test_what_is_not_faster_is_remembered(
@@ -162,7 +198,7 @@ def test_what_is_not_faster_is_remembered(
     for made in (1, 2):
         assert fused_settings(folder, "fp32", "cpu") == settings
         assert caplog.text.count("stays as it is: no fused model is kept") == made
-        monkeypatch.setattr("ortmulti.text.fusing.fuse", None)
+        monkeypatch.setattr("ortmulti.text.fusing._fuse", None)
     (cache / "folders").chmod(0o777)
     assert fused_settings(folder, "fp32", "cpu") == settings
     with pytest.raises(InvalidArgument, match="fuse is 'fp32' or 'fp16'"):

@@ -28,7 +28,32 @@ def test_a_model_whose_padding_reaches_its_answers_runs_texts_of_one_length_toge
         np.testing.assert_allclose(model.embed(TEXTS * 3), wanted * 3, **CLOSE)
     [record] = [one for one in caplog.records if "model.onnx" in one.getMessage()]
     assert "only texts of one length run together" in record.getMessage()
-    assert "padded" in record.getMessage()
+    assert "padded, joined requests get other answers: 'last_hidden_state' differs by" in record.getMessage()
+    assert "Give pad" not in record.getMessage()  # which is for pools
+
+
+def test_texts_of_a_quantized_model_run_alone_and_one_line_says_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    exports.export(tmp_path)
+    proto = onnx.load(tmp_path / "model.onnx")
+    [add] = [one for one in proto.graph.node if one.output[0] == "tokens"]
+    add.output[0] = "plain"
+    graph = """<ir_version: 8, opset_import: ["": 17]> g (float[b, n, 6] plain) => (float[b, n, 6] tokens) {
+        small, scale, zero = DynamicQuantizeLinear (plain)
+        tokens = DequantizeLinear (small, scale, zero)
+    }"""
+    place = list(proto.graph.node).index(add)
+    for number, one in enumerate(onnx.parser.parse_model(graph).graph.node, 1):
+        proto.graph.node.insert(place + number, one)
+    onnx.save(proto, tmp_path / "model.onnx")
+    assert text.read_settings(tmp_path).quantizes
+    with caplog.at_level(logging.WARNING, "ortmulti"), text.load(tmp_path, "cpu") as model:
+        [record] = caplog.records
+        assert "texts run alone: the model is quantized, with one scale" in record.getMessage()
+        found = model.embed(TEXTS)
+        np.testing.assert_array_equal(found, [model.embed([one])[0] for one in TEXTS])
+        assert model.pool.stats().devices[0].runs == model.pool.stats().devices[0].done
 
 
 def test_options_of_a_load(folder: Path) -> None:

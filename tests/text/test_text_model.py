@@ -36,6 +36,8 @@ def test_each_text_gets_its_vector(encoder: text.TextModel, expected: np.ndarray
     assert counts[2] == 256  # it is cut
     np.testing.assert_allclose(encoder.embed([TEXTS[1]]), expected[1:2], **CLOSE)
     assert encoder.embed([]).shape == (0, WIDTH)
+    for prompt in ("query", "document"):  # as every model of sentence-transformers has them
+        np.testing.assert_allclose(encoder.embed(TEXTS, prompt=prompt), expected, **CLOSE)
     assert encoder.dimensions == WIDTH
     np.testing.assert_allclose(encoder.embed(TEXTS, normalize=True), normal(expected), **CLOSE)
     np.testing.assert_allclose(encoder.embed(TEXTS, dimensions=2), expected[:, :2], **CLOSE)
@@ -119,6 +121,7 @@ def test_what_is_no_text_is_refused(encoder: text.TextModel, given: Any, message
         ({"normalize": 1}, "normalize is True, False or None"),
         ({"truncate": "middle"}, "truncate is True, False, 'right' or 'left', not 'middle'"),
         ({"prompt": 3}, "prompt is a str, not 3"),
+        ({"prompt": "qurey"}, "prompt is one of 'query', 'document', or a text that ends with a blank, not 'qurey'"),
     ],
 )
 def test_wrong_arguments(encoder: text.TextModel, arguments: dict[str, Any], message: str) -> None:
@@ -183,7 +186,7 @@ def test_prompts(tmp_path: Path) -> None:
             np.testing.assert_allclose(model.embed(TEXTS[:2], prompt=prompt), wanted, **CLOSE)
             np.testing.assert_allclose(list(model.embed_stream(TEXTS[:2], prompt=prompt)), wanted, **CLOSE)
         for call in (model.embed, model.embed_stream):
-            with pytest.raises(ortmulti.InvalidArgument, match="prompt is one of 'query', 'none', or a text that ends"):
+            with pytest.raises(ortmulti.InvalidArgument, match="one of 'query', 'document', 'none', or a text"):
                 list(call(["a"], prompt="qurey"))
         ids = exports.tokens(tmp_path, TEXTS[0]).ids
         np.testing.assert_allclose(
@@ -258,6 +261,12 @@ def test_a_default_prompt_of_a_ranking_is_put_before_the_query(tmp_path: Path) -
     with text.load(tmp_path, "cpu") as model:
         wanted = [exports.logits_of(tmp_path, "rows of cat", one)[0] for one in TEXTS[:2]]
         np.testing.assert_allclose(model.rank("cat", TEXTS[:2], raw_scores=True), wanted, **CLOSE)
+        for prompt, before in (("", ""), ("query", "rows of "), ("a batch ", "a batch ")):
+            wanted = [exports.logits_of(tmp_path, f"{before}cat", one)[0] for one in TEXTS[:2]]
+            found = model.rank(["cat", "cat"], TEXTS[:2], prompt=prompt, raw_scores=True)
+            np.testing.assert_allclose(found, wanted, **CLOSE)
+            found = asyncio.run(model.rank_async("cat", TEXTS[:2], prompt=prompt, raw_scores=True))
+            np.testing.assert_allclose(found, wanted, **CLOSE)
 
 
 def test_classes(classes: text.TextModel) -> None:

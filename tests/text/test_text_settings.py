@@ -50,14 +50,20 @@ def test_no_configuration_is_needed(tmp_path: Path) -> None:
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ({"pooling_mode": "lasttoken", "embedding_dimension": 6}, "last"),
         ({"pooling_mode": ["cls"]}, "cls"),
+        ({"pooling_mode": ["mean", "cls"]}, ("mean", "cls")),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True, "pooling_mode_cls_token": True},
+            ("cls", "max", "mean"),
+        ),
         ({}, "mean"),
     ],
 )
-def test_the_pooling_is_that_of_its_configuration(tmp_path: Path, config: dict[str, Any], pooling: str) -> None:
+def test_the_pooling_is_that_of_its_configuration(tmp_path: Path, config: dict[str, Any], pooling: object) -> None:
     files = {"modules.json": exports.modules("Pooling", "Normalize"), POOLING: config}
     found = text.read_settings(exports.export(tmp_path, files=files))
     assert (found.pooling, found.normalize, found.include_prompt) == (pooling, True, True)
     assert text.read_settings(tmp_path, pooling="mean", normalize=False).pooling == "mean"
+    assert text.read_settings(tmp_path, pooling=["last", "max"]).pooling == ("last", "max")
     assert not text.read_settings(tmp_path, normalize=False).normalize
 
 
@@ -73,8 +79,8 @@ def test_the_models_own_vector_is_used_unless_a_pooling_is_asked_for(tmp_path: P
 
 
 def test_a_module_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
-    exports.export(tmp_path, files={"modules.json": exports.modules("Pooling", "Dense"), POOLING: {}})
-    refused(tmp_path, "modules.json has a module Dense in '2_Dense'")
+    exports.export(tmp_path, files={"modules.json": exports.modules("Pooling", "CNN"), POOLING: {}})
+    refused(tmp_path, "modules.json has a module CNN in '2_CNN', which ")
 
 
 @pytest.mark.parametrize(
@@ -223,6 +229,24 @@ def test_no_text_may_be_longer_than_the_model_has_positions(tmp_path: Path) -> N
             "softmax",
         ),
         (
+            {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}},
+            "ranking",
+            ("LABEL_0",),
+            "tanh",
+        ),
+        (
+            {"num_labels": 1, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.GELU"}},
+            "ranking",
+            ("LABEL_0",),
+            "GELU",
+        ),
+        (
+            {"num_labels": 1, "sbert_ce_default_activation_function": "os.system"},
+            "ranking",
+            ("LABEL_0",),
+            "os.system",
+        ),
+        (
             {"num_labels": 2, "sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}},
             "classification",
             ("LABEL_0", "LABEL_1"),
@@ -261,6 +285,8 @@ def test_a_task_that_is_asked_for(tmp_path: Path) -> None:
     assert text.read_settings(tmp_path, task="classification").labels == ("LABEL_0", "LABEL_1")
     refused(tmp_path, "task is 'embedding', 'ranking' or 'classification', not 'rank'", task="rank")
     refused(tmp_path, "pooling is 'cls', ", pooling="middle")
+    refused(tmp_path, "pooling is 'cls', ", pooling=["cls", "middle"])
+    refused(tmp_path, "or a list of several, not []", pooling=[])
     refused(tmp_path, "normalize is True, False or None, not 1", normalize=1)
 
 
@@ -311,11 +337,6 @@ def test_prompts_and_the_tokenizers_settings(tmp_path: Path) -> None:
             {"architectures": ["XForSequenceClassification"], "id2label": {"0": 1}},
             "'id2label' is an object of texts",
         ),
-        (
-            "config.json",
-            {"architectures": ["XForSequenceClassification"], "sbert_ce_default_activation_function": "os.system"},
-            "'sbert_ce_default_activation_function' is one of PyTorch's Sigmoid, Softmax and Identity, not 'os.system'",
-        ),
         ("modules.json", {}, "modules.json is a list of objects"),
         ("modules.json", ["a"], "modules.json is a list of objects"),
         ("modules.json", [{"path": "../other", "type": "Transformer"}], "the path '../other' is not within the folder"),
@@ -323,10 +344,8 @@ def test_prompts_and_the_tokenizers_settings(tmp_path: Path) -> None:
         ("modules.json", [{"path": "a/../../b", "type": "T"}], "is not within the folder"),
         ("modules.json", [{"path": "a\0b", "type": "T"}], "is not within the folder"),
         ("modules.json", [{"path": 1, "type": "T"}], "'path' is a text, not 1"),
-        (POOLING, {"pooling_mode": "middle"}, "'pooling_mode' is one of 'cls', 'mean'"),
-        (POOLING, {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}, "has several modes, cls, max"),
-        (POOLING, {"pooling_mode": ["cls", "mean"]}, "has several modes, cls, mean"),
-        (POOLING, {"pooling_mode": ["cls", "middle"]}, "'pooling_mode' is of 'cls', 'mean'"),
+        (POOLING, {"pooling_mode": "middle"}, "'pooling_mode' is one of 'cls', 'max'"),
+        (POOLING, {"pooling_mode": ["cls", "middle"]}, "'pooling_mode' is of 'cls', 'max'"),
         (POOLING, {"pooling_mode_cls_token": 1}, "'pooling_mode_cls_token' is true or false, not 1"),
         (POOLING, {"include_prompt": "no"}, "'include_prompt' is true or false, not 'no'"),
         ("tokenizer_config.json", {"padding_side": "up"}, "'padding_side' is one of 'right', 'left', not 'up'"),
@@ -381,12 +400,6 @@ def test_what_sentence_transformers_cuts_and_what_is_not_all_there(tmp_path: Pat
         text.read_settings(tmp_path / "model.onnx")
 
 
-def test_a_pooling_chooses_among_several_modes(tmp_path: Path) -> None:
-    several = {"pooling_mode_cls_token": True, "pooling_mode_max_tokens": True}
-    exports.export(tmp_path, files={"modules.json": exports.modules("Pooling"), POOLING: several})
-    assert text.read_settings(tmp_path, pooling="max").pooling == "max"
-
-
 def test_inspect_shows_what_an_export_says(tmp_path: Path) -> None:
     files = {"config_sentence_transformers.json": {"prompts": {"query": "query: "}}}
     exports.export(tmp_path, at="onnx/model.onnx", files=files)
@@ -402,6 +415,28 @@ def test_inspect_shows_what_an_export_says(tmp_path: Path) -> None:
         "mean",
         256,
     )
-    empty = invoke("inspect", tmp_path / "onnx")
-    assert empty.returncode == 1
-    assert "has no tokenizer.json" in empty.stderr
+    plain = invoke("inspect", tmp_path / "onnx")
+    assert plain.returncode == 1
+    assert "has no tokenizer.json" in plain.stderr
+    assert "last_hidden_state" in plain.stdout
+    (tmp_path / "onnx/model.onnx").unlink()
+    empty = invoke("inspect", tmp_path)
+    assert (empty.returncode, empty.stdout) == (1, "")
+    assert "has no ONNX file" in empty.stderr
+
+
+def test_inspect_shows_what_does_not_load_and_why(tmp_path: Path) -> None:
+    files = {"modules.json": exports.modules("Pooling", "CNN"), POOLING: {}}
+    exports.export(tmp_path, at="onnx/model.onnx", files=files)
+    exports.export(tmp_path, at="onnx/a.onnx", files=files)
+    shown = invoke("inspect", tmp_path)
+    assert shown.returncode == 1
+    assert "modules.json has a module CNN in '2_CNN'" in shown.stderr
+    said = " ".join(shown.stdout.split())
+    assert "onnx/model.onnx, onnx/a.onnx, tokenizer.json, and the modules Transformer, Pooling, CNN." in said
+    assert "last_hidden_state" in said
+    found = invoke("inspect", tmp_path, "--json")
+    assert found.returncode == 1
+    texts = json.loads(found.stdout)["texts"]
+    assert texts["files"] == ["onnx/model.onnx", "onnx/a.onnx", "tokenizer.json"]
+    assert "has a module CNN" in texts["problem"]

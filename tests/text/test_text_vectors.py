@@ -42,6 +42,12 @@ def test_what_is_one_vector_already_is_not_pooled() -> None:
             pooled(output, pooling)
 
 
+def test_several_poolings_are_joined_in_their_order() -> None:
+    np.testing.assert_array_equal(pooled(TOKENS, ("max", "cls")), [5, 8, 1, 8])
+    np.testing.assert_array_equal(pooled(TOKENS, ("mean", "last"), 1), [4, 2, 5, 0])
+    np.testing.assert_array_equal(pooled(TOKENS[:, 0], ("max", "cls")), [1, 8])
+
+
 def test_a_sum_of_half_precision_does_not_overflow() -> None:
     np.testing.assert_array_equal(pooled(np.full((1, 400, 2), 1000, np.float16), "mean"), [1000, 1000])
 
@@ -62,6 +68,10 @@ def test_scores() -> None:
         np.testing.assert_allclose(activated(logits, "sigmoid"), [[0.5, 1], [0, 0.5]])
         np.testing.assert_allclose(activated(logits, "softmax"), [[0, 1], [0, 1]])
     np.testing.assert_array_equal(activated(logits, "none"), logits)
+    np.testing.assert_array_equal(activated(logits, "tanh"), [[0, 1], [-1, 0]])
+    np.testing.assert_array_equal(activated(logits, "relu"), [[0, 1000], [0, 0]])
+    with pytest.raises(ortmulti.InvalidArgument, match="the activation GELU, which is not computed here: take the"):
+        activated(logits, "GELU")
     found = activated(np.array([[1, 2]], np.float32), "softmax")
     np.testing.assert_allclose(found, [[1 / (1 + np.e), np.e / (1 + np.e)]], rtol=1e-6)
     np.testing.assert_allclose(activated(np.array([[2]], np.float32), "sigmoid"), [[1 / (1 + np.exp(-2))]], rtol=1e-6)

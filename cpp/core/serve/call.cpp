@@ -1,6 +1,10 @@
 #include "core/serve/call.hpp"
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/serve/datatypes.hpp"
+#include "core/serve/route.hpp"
 
 namespace ortmulti::serve {
 namespace {
@@ -24,6 +28,42 @@ std::string in_json(std::string_view text) {
     text.remove_prefix(size == 0 ? 1 : size);
   }
   return json += '"';
+}
+
+constexpr int first_of_server = 500;
+
+std::string_view openai_type(int status) noexcept {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 429:
+      return "rate_limit_error";
+    default:
+      return status < first_of_server ? "invalid_request_error" : "server_error";
+  }
+}
+
+std::string_view tei_type(int status) noexcept {
+  switch (status) {
+    case 429:
+      return "Overloaded";
+    case 503:
+      return "Unhealthy";
+    default:
+      return status < first_of_server ? "Validation" : "Backend";
+  }
+}
+
+std::string error_json(int status, std::string_view text, std::string_view path) {
+  constexpr std::string_view of_tei[] = {"embed", "rerank", "predict", "tokenize", "info"};
+  const std::string_view named = without_slashes(path);
+  if (named.starts_with("v1/") || named == "embeddings" || named == "v2/rerank") {
+    return R"({"error":{"message":)" + in_json(text) + R"(,"type":")" + std::string(openai_type(status)) +
+           R"(","param":null,"code":null}})";
+  }
+  const bool is_tei = path == "/" || std::ranges::find(of_tei, named) != std::end(of_tei);
+  const std::string type = is_tei ? R"(,"error_type":")" + std::string(tei_type(status)) + '"' : "";
+  return R"({"error":)" + in_json(text) + type + "}";
 }
 
 }  // namespace
@@ -61,13 +101,13 @@ Piece piece_of(std::string text) {
   return {*owner, owner};
 }
 
-Reply refusal(Protocol protocol, int status, std::string_view text) {
+Reply refusal(Protocol protocol, int status, std::string_view text, std::string_view path) {
   Reply reply{.status = status, .headers = {}, .body = {}, .message = {}};
   if (protocol == Protocol::grpc) {
     reply.message = text;
   } else {
     reply.headers.emplace_back("content-type", "application/json");
-    reply.body.push_back(piece_of("{\"error\":" + in_json(text) + "}"));
+    reply.body.push_back(piece_of(error_json(status, text, path)));
   }
   return reply;
 }

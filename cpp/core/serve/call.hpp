@@ -77,8 +77,9 @@ struct Reply {
     return size;
   }
 };
-/// {"error": text} for HTTP, the text for gRPC.
-Reply refusal(Protocol protocol, int status, std::string_view text);
+/// For HTTP an error in the form that clients of this path read: OpenAI's, that of text-embeddings-inference, or
+/// {"error": text}; for gRPC the text.
+Reply refusal(Protocol protocol, int status, std::string_view text, std::string_view path = {});
 
 /// One request of a client: of HTTP, or a message of gRPC. It is filled in by a connection, in the thread of its loop,
 /// and belongs to whoever answers it from Router::finish() on.

@@ -22,7 +22,8 @@ std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& li
   if (bytes > limits.body - call.body.size()) {
     return std::make_unique<Reply>(refusal(call.protocol, 413,
                                            "the request's body is larger than " + std::to_string(limits.body) +
-                                               " bytes" + (call.decompressed ? ", decompressed" : "")));
+                                               " bytes" + (call.decompressed ? ", decompressed" : ""),
+                                           call.path));
   }
   call.body.room(bytes);
   return nullptr;
@@ -182,7 +183,7 @@ std::unique_ptr<Reply> Front::receive(Call& call, std::string_view bytes) {
   call.body.append(bytes);
   if (!call.bytes.grow_to(call.body.resident())) {
     return std::make_unique<Reply>(
-        refusal(call.protocol, 503, "the server has no memory left for requests, try again later"));
+        refusal(call.protocol, 503, "the server has no memory left for requests, try again later", call.path));
   }
   return nullptr;
 }

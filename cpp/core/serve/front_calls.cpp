@@ -97,7 +97,7 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
   if (needs_token(route) && !shared_->options.token.empty()) {
     const std::string* given = find(call.headers, "authorization");
     if (!same_secret(bearer_token(given == nullptr ? "" : *given), shared_->options.token)) {
-      Reply reply = refusal(call.protocol, 401, "a token is needed: authorization: Bearer TOKEN");
+      Reply reply = refusal(call.protocol, 401, "a token is needed: authorization: Bearer TOKEN", call.path);
       if (call.protocol == Protocol::http) {
         reply.headers.emplace_back("www-authenticate", "Bearer");
       }
@@ -108,12 +108,13 @@ std::unique_ptr<Reply> FrontCalls::begin(Call& call) {
     return refuse(unknown_method(call));
   }
   if (!is_health(route) && !is_allowed_host(call.headers, shared_->options.allowed_hosts)) {
-    return refuse(refusal(call.protocol, 403, "this server is not to be asked by this name: see --allowed-hosts"));
+    return refuse(
+        refusal(call.protocol, 403, "this server is not to be asked by this name: see --allowed-hosts", call.path));
   }
   // Its place is taken when its body is there: else who sends none would keep others out.
   if (!is_health(route) && call.place == nullptr &&
       shared_->admission.requests() >= shared_->options.limits.concurrent) {
-    return refuse(refusal(call.protocol, 503, busy(*shared_)));
+    return refuse(refusal(call.protocol, 503, busy(*shared_), call.path));
   }
   return nullptr;
 }
@@ -355,7 +356,7 @@ void FrontCalls::cut_off() {
     const std::shared_ptr<Call> call = under_way.call;
     // Of a call that a worker reads, nothing is touched.
     if (under_way.request != nullptr || under_way.where == Where::other) {
-      const Reply reply = refusal(call->protocol, 503, "the server ends");
+      const Reply reply = refusal(call->protocol, 503, "the server ends", call->path);
       count(*call, reply, loop_->now() - under_way.since);
       send(call, reply);
     }

@@ -115,7 +115,7 @@ class Http1Connection final : public Connection {
   void answer(Reply reply, bool received, Clock::time_point now);
   void refuse(int status, std::string_view text, Clock::time_point now) {
     shared_.router.answered_itself(status);
-    answer(refusal(Protocol::http, status, text), false, now);
+    answer(refusal(Protocol::http, status, text, call_ ? call_->path : parser_.head().path), false, now);
   }
   void cut_off();
   void settle() noexcept;
@@ -254,7 +254,8 @@ void Http1Connection::begin_call(Clock::time_point now) {
   std::unique_ptr<Reply> reply;
   if (of_foreign_page(call_->headers, peer_)) {
     shared_.router.answered_itself(403);
-    reply = std::make_unique<Reply>(refusal(Protocol::http, 403, "requests of web pages of another site are refused"));
+    constexpr std::string_view problem = "requests of web pages of another site are refused";
+    reply = std::make_unique<Reply>(refusal(Protocol::http, 403, problem, call_->path));
   } else {
     reply = shared_.router.begin(*call_);
   }

@@ -386,7 +386,7 @@ void cancel(const std::shared_ptr<InferRequest>& request) {
 }
 
 Reply refused(const Call& call, int status, std::string_view text, std::string_view id) {
-  return call.streamed ? stream_error(text, id) : refusal(call.protocol, status, text);
+  return call.streamed ? stream_error(text, id) : refusal(call.protocol, status, text, call.path);
 }
 
 }  // namespace ortmulti::serve

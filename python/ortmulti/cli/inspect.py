@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -22,7 +22,7 @@ from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.plan import why_not_worth_it
 from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
 from ortmulti.remote.model import INLINE
-from ortmulti.text.settings import read_settings
+from ortmulti.text.settings import find_files, read_settings
 
 from .options import AsJson, CustomOps, ModelOrUrl, session_options
 from .output import print_json, say, size_text, stderr, steps, table, working
@@ -53,14 +53,15 @@ def inspect_command(
     capture its runs as CUDA graphs. Says of each output whether requests for it can be joined.
 
     MODEL may also be the folder of an exported model of texts, with a tokenizer.json: then it also says what its files
-    say. Opens the model once on the CPU, without optimizing it. Runs made-up inputs with it if its weights take at most
-    1 GiB. With --batching the exit status is 1 if joined requests get other answers, or if that could not be tried.
+    say. If that does not load, it says what was found and why, and the exit status is 1. Opens the model once on the
+    CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1 GiB. With --batching the exit
+    status is 1 if joined requests get other answers, or if that could not be tried.
     """
-    texts = read_settings(model) if Path(model).is_dir() else None
+    texts = _texts(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):
-        opened = ortmulti.Model(texts.model if texts else model)
+        opened = ortmulti.Model(texts.file if texts else model)
         facts = describe_model(opened, session_options(custom_ops))
-    facts["texts"] = texts.facts() if texts else None
+    facts["texts"] = texts.facts if texts else None
     verdict = _declared_rows(opened, facts)
     if batching:
         with working("joining requests"):
@@ -72,9 +73,35 @@ def inspect_command(
     else:
         _show_model(facts)
         if texts:
-            say(f"Texts: {escape(str(texts))}. ortmulti.text.load('{escape(str(model))}')")
+            say(escape(texts.text))
+    if texts and texts.problem:
+        raise texts.problem
     if batching and not facts["batching"]["independent"]:
         raise typer.Exit(1)
+
+
+class _Texts(NamedTuple):
+    """What is said of an export: its ONNX file, facts for JSON, a line, and why it does not load."""
+
+    file: Path
+    facts: dict[str, Any]
+    text: str
+    problem: Error | None = None
+
+
+def _texts(folder: ModelOrUrl) -> _Texts:
+    try:
+        settings = read_settings(folder)
+    except Error as error:
+        found = find_files(folder)
+        if not found.models:
+            raise
+        names = [str(one.relative_to(folder)) for one in (*found.models, found.tokenizer) if one is not None]
+        text = f"Texts: not to be loaded by ortmulti.text. There are {', '.join(names)}"
+        text += f", and the modules {', '.join(found.modules)}" * bool(found.modules)
+        facts = {"problem": str(error), "files": names, "modules": found.modules}
+        return _Texts(found.models[0], facts, f"{text}.", error)
+    return _Texts(settings.model, settings.facts(), f"Texts: {settings}. ortmulti.text.load('{folder}')")
 
 
 def describe_model(model: ortmulti.Model, options: ortmulti.SessionOptions | None = None) -> dict[str, Any]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ortmulti import _core
     from ortmulti.pool.row_axes import Walk
 
-__all__ = ["KNOW_FOUND", "KNOW_ROWS", "KNOW_SIZES", "RULES", "reduce"]
+__all__ = ["KNOW_FOUND", "KNOW_ROWS", "KNOW_SIZES", "QUANTIZING", "RULES", "reduce"]
 
 _SAME = """
     Abs Acos Acosh Asin Asinh Atan Atanh BitCast Cast CastLike Ceil Celu Clip Cos Cosh DequantizeLinear Dropout
@@ -55,7 +55,8 @@ _NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "RMSNormalizatio
 _SOFTMAX = {"Softmax", "LogSoftmax", "Hardmax"}
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 _FINDING = {"NonMaxSuppression", "Compress", "Unique"}
-_QUANTIZING = {"DynamicQuantizeLinear", "com.microsoft:DynamicQuantizeMatMul", "com.microsoft:DynamicQuantizeLSTM"}
+QUANTIZING = {"DynamicQuantizeLinear", "com.microsoft:DynamicQuantizeMatMul", "com.microsoft:DynamicQuantizeLSTM"}
+"""Operators with one scale for all that they are given, as those of `quantize_dynamic`."""
 KNOW_SIZES = {"Reshape", "Expand", "ConstantOfShape", "Resize"}
 """Operators whose rules look at sizes in a shape."""
 KNOW_ROWS = {
@@ -359,7 +360,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FUSED_ATTENTION.split(), _fused_attention),
     **dict.fromkeys(_NORMS, _norm),
     **dict.fromkeys(_SOFTMAX, _softmax),
-    **dict.fromkeys(_QUANTIZING, _quantize),
+    **dict.fromkeys(QUANTIZING, _quantize),
     **dict.fromkeys(_RECURRENT, _recurrent),
     **dict.fromkeys(("ArgMax", "ArgMin"), reduce),
     **dict.fromkeys(_FINDING, _finds),

@@ -83,7 +83,7 @@ def _routes_of(task: str) -> list[str]:
 def described(texts: ServedTexts) -> str:
     """Return what a model of texts is, in a line."""
     settings = texts.model.settings
-    of_vectors = [f"{settings.pooling} pooling" if settings.pooling else "vectors of the model's own"]
+    of_vectors = [f"{settings.pooling_text} pooling" if settings.pooling else "vectors of the model's own"]
     of_vectors += ["length 1"] * texts.normalize
     classes = [f"{len(settings.labels)} classes"]
     about = {"embedding": of_vectors, "classification": classes}.get(settings.task, [])
@@ -132,7 +132,7 @@ class Texts:
             return await self._answer(call, path, route, asked)
         except Exception as error:
             error.__traceback__ = None if isinstance(error, (Error, Refused)) else error.__traceback__
-            return _failure(error, form)
+            return _failure(error, call, form)
 
     async def _read(self, call: _core.FrontCall, route: _Route) -> Asked:
         body = call.body
@@ -201,7 +201,7 @@ class Texts:
         labels = dict(enumerate(settings.labels))
         of_labels = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
         kinds: dict[str, dict[str, Any]] = {
-            "embedding": {"embedding": {"pooling": settings.pooling or "none"}},
+            "embedding": {"embedding": {"pooling": settings.pooling_text or "none"}},
             "ranking": {"reranker": of_labels},
             "classification": {"classifier": of_labels},
         }
@@ -337,21 +337,11 @@ def _check_finite(numbers: Any) -> None:
 # Errors.
 
 _RETRY = (b"retry-after", b"1")
-_OPENAI = {401: "authentication_error", 429: "rate_limit_error"}
-# Of a status: the one that text-embeddings-inference sends, and the kind of error.
-_TEI = {
-    400: (422, "Validation"),
-    404: (404, "Validation"),
-    405: (405, "Validation"),
-    413: (413, "Validation"),
-    429: (429, "Overloaded"),
-    500: (424, "Backend"),
-    503: (503, "Unhealthy"),
-    504: (504, "Backend"),
-}
+# Of a status: the one that text-embeddings-inference sends.
+_TEI = {400: 422, 500: 424}
 
 
-def _failure(error: Exception, form: str) -> Reply:
+def _failure(error: Exception, call: _core.FrontCall, form: str) -> Reply:
     status, text = status_and_text(error)
     headers = [*error.headers] if isinstance(error, Refused) else []
     if isinstance(error, QueueFull):
@@ -359,11 +349,7 @@ def _failure(error: Exception, form: str) -> Reply:
         headers.append(_RETRY)
     if status == 500:
         LOGGER.warning("a request of texts: %s", error, exc_info=not isinstance(error, (Error, Refused)))
-    if form == "tei":
-        status, kind = _TEI.get(status, (status, "Backend"))
-        reply = json_reply({"error": text, "error_type": kind}, status)
-    else:
-        kind = _OPENAI.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        reply = json_reply({"error": {"message": text, "type": kind, "param": None, "code": None}}, status)
-    reply.headers.extend(headers)
-    return reply
+    reply = Reply(*call.refuse(status, text))
+    return reply._replace(
+        status=_TEI.get(status, status) if form == "tei" else status, headers=[*reply.headers, *headers]
+    )

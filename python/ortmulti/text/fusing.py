@@ -19,7 +19,8 @@ from ortmulti.devices.device import Device, parse_devices
 from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.optimized.fuse import fuse_prepared
 from ortmulti.optimized.key import compute_capability, key_of
-from ortmulti.text.settings import VECTOR, Pooling, Settings, read_settings
+from ortmulti.text.modules import VECTOR, Pooling
+from ortmulti.text.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,8 +51,9 @@ def fuse(
 ) -> FusedModel:
     """Write a faster form of an exported model of texts to a new folder, with the tokenizer and all settings.
 
-    The model pools by itself then: its output is a vector for each text. On GPUs it computes real tokens alone where
-    that is faster. Otherwise as `ortmulti.fuse`.
+    The model pools by itself then: its output is a vector for each text. Joined poolings, modules ``Dense`` and prompts
+    that are not pooled stay beside it. On GPUs it computes real tokens alone where that is faster. Otherwise as
+    `ortmulti.fuse`.
 
     Args:
         folder, file, pooling: As for `read_settings`.
@@ -64,16 +66,40 @@ def fuse(
         Error: As `read_settings`. The folder cannot be written.
     """
     settings = read_settings(folder, file=file, pooling=pooling)
-    target = Path(to).absolute()
+    if pooling is not None and _by_itself(settings) is None:
+        raise InvalidArgument(
+            f"pooling={pooling!r} cannot be kept, since the model does not pool by itself if prompts are left out or "
+            "modules Dense follow: give it to load"
+        )
+    return _fuse(settings, Path(to), device, precision, options, provider_options)
+
+
+def _by_itself(settings: Settings) -> Pooling | None:
+    """Return how a fused model pools by itself; None: that is left to the library, or it does so already."""
+    if isinstance(settings.pooling, str) and settings.include_prompt and not settings.layers:
+        return settings.pooling
+    return None
+
+
+def _fuse(
+    settings: Settings,
+    to: Path,
+    device: str | int | Device | None,
+    precision: Literal["fp16"] | None,
+    options: SessionOptions | None = None,
+    provider_options: Mapping[str, Any] | None = None,
+) -> FusedModel:
+    target = to.absolute()
     if target.exists():
         raise InvalidArgument(f"'{target}' is there already: name a new folder, or remove it")
+    by_itself, weights = _by_itself(settings), {layer.file for layer in settings.layers}
 
     def prepare(model: ModelProto) -> None:
         from ortmulti.optimized.graph import Graph
         from ortmulti.text.pooling import add_pooling
 
-        if settings.pooling is not None and settings.include_prompt:
-            add_pooling(model, settings.output, settings.pooling, VECTOR)
+        if by_itself is not None:
+            add_pooling(model, settings.output, by_itself, VECTOR)
             return
         others = [output for output in model.graph.output if output.name != settings.output]
         for output in others:
@@ -84,7 +110,7 @@ def fuse(
     try:
         model.parent.mkdir(parents=True)
         for path in sorted(settings.folder.rglob("*")):
-            if path.suffix in _SIDE_FILES and path.is_file():
+            if (path.suffix in _SIDE_FILES or path in weights) and path.is_file():
                 copy = target / path.relative_to(settings.folder)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
@@ -101,9 +127,6 @@ def fused_settings(
     folder: str | os.PathLike[str],
     precision: Precision,
     devices: str | int | Device | Iterable[str | int | Device] = "all",
-    *,
-    file: str | os.PathLike[str] | None = None,
-    pooling: Pooling | None = None,
     **given: Any,
 ) -> Settings:
     """Return the settings of an export's faster form, which the cache keeps. The first call makes it, and takes long.
@@ -111,7 +134,7 @@ def fused_settings(
     Where no form is faster, and where the cache cannot be written, they are those of the export, and the log says why.
 
     Args:
-        folder, file, pooling, given: As for `read_settings`.
+        folder, given: As for `read_settings`.
         precision: ``"fp16"``: with half precision. ``"fp32"``: as the model has it.
         devices: As for `ortmulti.load`; it is made on the first one.
 
@@ -120,14 +143,14 @@ def fused_settings(
         Error: As `read_settings`.
     """
     checks.choice("fuse", precision, ("fp32", "fp16"))
-    settings, cache = read_settings(folder, file=file, pooling=pooling, **given), Cache.default()
+    settings, cache = read_settings(folder, **given), Cache.default()
     device = parse_devices(devices)[0]
     half: Literal["fp16"] | None = "fp16" if precision == "fp16" else None
 
     def make(to: Path) -> None:
         log.logger().info("'%s' is fused for %s", settings.model, device)
         try:
-            fuse(folder, to, device, precision=half, file=file, pooling=pooling)
+            _fuse(settings, to, device, half)
         except NotOptimizable as error:
             to.mkdir()
             (to / _REFUSED).write_text(str(error), "utf-8")
@@ -135,10 +158,14 @@ def fused_settings(
     try:
         where = compute_capability([device])
         key = key_of(Model(settings.model), providers.for_device(device, None), compute_capability=where)
-        place = cache.folders / f"{key.digest}-{precision}-{settings.pooling}"
+        pools = _by_itself(settings) or ("vector" if settings.pooling is None else "tokens")
+        place = cache.folders / f"{key.digest}-{precision}-{pools}"
         made = StagingDir(cache.folder).kept(place, make)
         if not (refused := made / _REFUSED).exists():
-            return replace(read_settings(made, **given), name=settings.name)
+            fused = read_settings(made, task=settings.task)  # its other files are those of the first load
+            own = ("model", "inputs", "packed", "output", "quantizes")
+            pooling = settings.pooling if fused.pooling else None
+            return replace(settings, pooling=pooling, **{name: getattr(fused, name) for name in own})
         why = refused.read_text("utf-8")
     except NotOptimizable as error:
         why = str(error)

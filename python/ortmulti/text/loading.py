@@ -10,12 +10,14 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load as load_pool
 from ortmulti.text.fusing import Precision, fused_settings
+from ortmulti.text.layers import Layers
 from ortmulti.text.model import TextModel
-from ortmulti.text.settings import Pooling, Settings, Side, Task, read_settings
+from ortmulti.text.modules import Pooling
+from ortmulti.text.settings import Settings, Side, Task, read_settings
 from ortmulti.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from ortmulti.devices.device import Device
 
@@ -32,7 +34,7 @@ def load(
     *,
     file: str | os.PathLike[str] | None = None,
     task: Task | None = None,
-    pooling: Pooling | None = None,
+    pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
     fuse: Precision | None = None,
@@ -57,7 +59,7 @@ def load(
     given: dict[str, Any] = {"file": file, "task": task, "pooling": pooling, "normalize": normalize}
     given["max_length"] = max_length
     settings = read_settings(folder, **given) if fuse is None else fused_settings(folder, fuse, devices, **given)
-    tokenizer = Tokenizer(settings)  # its errors come before the load
+    tokenizer, layers = Tokenizer(settings), Layers(settings.layers)  # their errors come before the load
     ways = load_options(settings, **(options if batching is None else {**options, "batching": batching}))
     refused: InvalidArgument | None = None
     for way in ways:
@@ -68,12 +70,12 @@ def load(
             if way is ways[-1]:
                 raise
             continue
-        if refused is not None:
-            batching = way["batching"]
+        batching = way["batching"]
+        if refused is not None and (batching is None or batching.pad is None):
             joined = "texts run alone" if batching is None else "only texts of one length run together"
-            if batching is None or batching.pad is None:
-                log.logger().warning("'%s': %s: %s", settings.model, joined, refused)
-        model = TextModel(pool, settings, tokenizer=tokenizer)
+            reason = refused.public.partition(". ")[0]  # what follows is for pools
+            log.logger().warning("'%s': %s: %s", settings.model, joined, reason)
+        model = TextModel(pool, settings, tokenizer=tokenizer, layers=layers)
         try:
             model.check()
         except BaseException:
@@ -87,7 +89,7 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
     """Return arguments of `ortmulti.load` and of `ModelRepository.add` for ``settings.model``, the best ones first.
 
     Where loading with the first raises `InvalidArgument`, such as for a model whose answers change when it is padded,
-    take the next. With ``batching`` among those given there is one.
+    take the next. With ``batching`` among those given there is one, and for a quantized model, whose texts run alone.
 
     Args:
         settings: As `read_settings` returns them.
@@ -96,6 +98,12 @@ def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:
     given = {"warmup": True, **given}
     if "batching" in given:
         return [given]
+    if settings.quantizes:
+        log.logger().warning(
+            "'%s': texts run alone: the model is quantized, with one scale for all texts of a run",
+            settings.model,
+        )
+        return [{**given, "batching": None}]
     pad = dict.fromkeys(settings.inputs, 0) | {"input_ids": settings.pad_token}
     mask = "attention_mask" if "attention_mask" in pad else None
     if settings.packed:

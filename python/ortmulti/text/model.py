@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ortmulti import checks
 from ortmulti.errors import InvalidArgument, InvalidType
 from ortmulti.text import vectors
+from ortmulti.text.layers import Layers
 from ortmulti.text.runs import Runs
 from ortmulti.text.tokens import Text, Tokenizer, Truncate
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Label", "TextModel"]
 
 _Vectors = NDArray[np.float32]
+# Every model of sentence-transformers has these, whatever its files say.
+_PROMPTS = {"query": "", "document": ""}
 _CALLS = {"embedding": "embed", "ranking": "rank", "classification": "classify"}
 
 
@@ -50,7 +53,7 @@ class TextModel:
         requests: The sessions of the model: a `Pool`, or a repository's model.
         settings: As `read_settings` returns them.
         closes: Whether `close` closes ``requests``, too.
-        tokenizer: That of the settings, where it is loaded already.
+        tokenizer, layers: Those of the settings, where they are loaded already.
 
     Attributes:
         pool: The sessions.
@@ -58,18 +61,25 @@ class TextModel:
     """
 
     def __init__(
-        self, requests: Requests, settings: Settings, *, closes: bool = True, tokenizer: Tokenizer | None = None
+        self,
+        requests: Requests,
+        settings: Settings,
+        *,
+        closes: bool = True,
+        tokenizer: Tokenizer | None = None,
+        layers: Layers | None = None,
     ) -> None:
         self.pool = requests
         self.settings = settings
         self._tokenizer = tokenizer or Tokenizer(settings)
+        self._layers = layers or Layers(settings.layers)
         self._runs = Runs(requests, settings, self._tokenizer)
         self._closes = closes
 
     @property
     def dimensions(self) -> int:
         """The elements of a vector; of a model that ranks or classifies the number of its labels."""
-        return self.settings.dimensions or self._runs.width() or self._runs.table(["a"]).shape[1]
+        return self.settings.dimensions or self._width() or self._runs.table(["a"]).shape[1]
 
     def embed(
         self,
@@ -86,7 +96,8 @@ class TextModel:
         Args:
             texts: The texts.
             prompt: What is put before each text: one of ``settings.prompts`` by its name, or a text. Default:
-                ``settings.default_prompt``; ``""``: nothing.
+                ``settings.default_prompt``; ``""``: nothing. ``"query"`` and ``"document"`` are nothing where the
+                model has no such prompts.
             dimensions: So many first elements of each vector alone, for models that were trained so (Matryoshka).
                 Default: as the settings say.
             normalize: Whether vectors are brought to the length 1. Default: as the settings say.
@@ -102,7 +113,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = self._runs.table(items, truncate, counts, skip)
-        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
+        return self._finished(table, dimensions, self._normalizes(normalize))
 
     async def embed_async(
         self,
@@ -120,7 +131,7 @@ class TextModel:
         items, skip = self._prompted(texts, prompt)
         self._check_dimensions(dimensions)
         table = await self._runs.table_async(items, truncate, counts, timeout, when_full, skip)
-        return vectors.shortened(table, dimensions or self.settings.dimensions, self._normalizes(normalize))
+        return self._finished(table, dimensions, self._normalizes(normalize))
 
     def embed_stream(
         self,
@@ -145,22 +156,24 @@ class TextModel:
         items = (before + text if isinstance(text, str) else text for text in texts) if before else texts
         normal = self._normalizes(normalize)
         for row in self._runs.rows(items, truncate, None, skip):
-            yield vectors.shortened(row, dimensions or self.settings.dimensions, normal)
+            yield self._finished(row, dimensions, normal)
 
     def rank(
         self,
-        query: str,
+        query: str | Sequence[str],
         texts: Sequence[str],
         *,
+        prompt: str | None = None,
         raw_scores: bool = False,
         truncate: Truncate = True,
         counts: list[int] | None = None,
     ) -> _Vectors:
-        """Return how well each text answers a query.
+        """Return how well each text answers a query, or its own.
 
         Args:
-            query: The query. ``settings.default_prompt`` is put before it.
+            query: The query, or one for each text.
             texts: The texts.
+            prompt: What is put before the query, as for `embed`.
             raw_scores: Return what the model does; default: by the activation of the settings, mostly from 0 to 1.
             truncate, counts: See `TextModel`; of the query and a text together.
 
@@ -171,13 +184,14 @@ class TextModel:
             InvalidArgument, InvalidType: A text cannot be taken, or the model is no cross-encoder.
             Error: As `Pool.run`.
         """
-        return self._scores(self._runs.table(self._pairs(query, texts), truncate, counts), raw_scores)
+        return self._scores(self._runs.table(self._pairs(query, texts, prompt), truncate, counts), raw_scores)
 
     async def rank_async(
         self,
-        query: str,
+        query: str | Sequence[str],
         texts: Sequence[str],
         *,
+        prompt: str | None = None,
         raw_scores: bool = False,
         truncate: Truncate = True,
         counts: list[int] | None = None,
@@ -185,7 +199,7 @@ class TextModel:
         when_full: Literal["block", "reject"] = "block",
     ) -> _Vectors:
         """Do the same without blocking the event loop. After an error, what is left of the texts is cancelled."""
-        pairs = self._pairs(query, texts)
+        pairs = self._pairs(query, texts, prompt)
         return self._scores(await self._runs.table_async(pairs, truncate, counts, timeout, when_full), raw_scores)
 
     def classify(
@@ -278,18 +292,18 @@ class TextModel:
 
     def _check_dimensions(self, dimensions: int | None) -> None:
         if dimensions is not None:
-            checks.integer("dimensions", dimensions, 1, self._runs.width() or None)
+            checks.integer("dimensions", dimensions, 1, self._width() or None)
 
     def _normalizes(self, normalize: bool | None) -> bool:
         checks.boolean_or_none("normalize", normalize)
         return self.settings.normalize if normalize is None else normalize
 
     def _prompt(self, prompt: str | None) -> str:
-        prompts = self.settings.prompts
+        prompts = _PROMPTS | {**self.settings.prompts}
         if prompt is None:
             return "" if self.settings.default_prompt is None else prompts[self.settings.default_prompt]
         checks.instance("prompt", prompt, str)
-        if prompts and prompt not in prompts and prompt.isidentifier():  # a name rather than a text
+        if prompt not in prompts and prompt.isidentifier():  # a name rather than a text
             raise InvalidArgument(
                 f"prompt is one of {', '.join(map(repr, prompts))}, or a text that ends with a blank, not {prompt!r}"
             )
@@ -305,13 +319,25 @@ class TextModel:
             items = [before + text if isinstance(text, str) else text for text in items]
         return items, self._skipped(before)
 
-    def _pairs(self, query: str, texts: Sequence[str]) -> list[Text]:
+    def _pairs(self, query: str | Sequence[str], texts: Sequence[str], prompt: str | None) -> list[Text]:
         self._check_task("ranking")
-        checks.instance("query", query, str)
-        query = self._prompt(None) + query
-        return [(query, text) for text in _listed(texts)]
+        items = _listed(texts)
+        queries: Any = query if (several := isinstance(query, list | tuple)) else [query]
+        for each in queries:
+            checks.instance("query", each, str)
+        queries = queries if several else queries * len(items)
+        if len(queries) != len(items):
+            raise InvalidArgument(f"there are {len(queries)} queries for {len(items)} texts: give one, or one for each")
+        before = self._prompt(prompt)
+        return [(before + one, text) for one, text in zip(queries, items, strict=True)]
+
+    def _width(self) -> int:
+        return self._layers.width or self._runs.width()
 
     # --- Results ---------------------------------------------------------------------------------------------------
+
+    def _finished(self, table: _Vectors, dimensions: int | None, normalize: bool) -> _Vectors:
+        return vectors.shortened(self._layers(table), dimensions or self.settings.dimensions, normalize)
 
     def _scores(self, table: _Vectors, raw_scores: bool) -> _Vectors:
         if len(table) and table.shape[1] != 1:

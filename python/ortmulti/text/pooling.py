@@ -11,7 +11,7 @@ from ortmulti.errors import NotOptimizable
 from ortmulti.optimized.graph import Graph
 
 if TYPE_CHECKING:
-    from ortmulti.text.settings import Pooling
+    from ortmulti.text.modules import Pooling
 
 __all__ = ["add_pooling"]
 

@@ -48,7 +48,8 @@ class Runs:
         if not self._width:
             shapes = [one.shape for one in self._requests.get_outputs() if one.name == self._settings.output]
             size = shapes[0][-1] if shapes and shapes[0] else None
-            self._width = size if isinstance(size, int) else 0
+            joined = len(self._settings.pooling) if isinstance(self._settings.pooling, tuple) else 1
+            self._width = size * joined if isinstance(size, int) else 0
         return self._width
 
     def check(self) -> None:

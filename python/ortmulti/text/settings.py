@@ -2,50 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ortmulti import _core, checks
 from ortmulti.errors import InvalidArgument, NoSuchFile
+from ortmulti.pool.row_rules import QUANTIZING
 from ortmulti.text import files
 from ortmulti.text.files import Fields
+from ortmulti.text.modules import (
+    VECTOR,
+    Activation,
+    Layer,
+    Module,
+    Pooling,
+    Poolings,
+    check_pooling,
+    read_activation,
+    read_layers,
+    read_modules,
+    read_pooling,
+)
 
-__all__ = ["VECTOR", "Activation", "Pooling", "Settings", "Side", "Task", "is_export", "read_settings"]
+__all__ = ["Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
 
 Task: TypeAlias = Literal["embedding", "ranking", "classification"]
-Pooling: TypeAlias = Literal["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"]
-Activation: TypeAlias = Literal["sigmoid", "softmax", "none"]
 Side: TypeAlias = Literal["right", "left"]
 
 _TASKS: tuple[Task, ...] = ("embedding", "ranking", "classification")
-_POOLINGS: tuple[Pooling, ...] = ("cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean")
-# The words of sentence-transformers' files: since 5.4 in one field, before in one for each.
-_POOLING_MODES: dict[str, Pooling] = {
-    "cls": "cls",
-    "mean": "mean",
-    "max": "max",
-    "lasttoken": "last",
-    "mean_sqrt_len_tokens": "mean_sqrt_len",
-    "weightedmean": "weightedmean",
-}
-_POOLING_FLAGS: dict[str, Pooling] = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_lasttoken": "last",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
-_ACTIVATIONS: dict[str, Activation] = {"Sigmoid": "sigmoid", "Softmax": "softmax", "Identity": "none"}
 _SIDES: dict[str, Side] = {"right": "right", "left": "left"}
 
 _MODEL = "model.onnx"
 _TOKENIZER = "tokenizer.json"
-VECTOR = "sentence_embedding"
-"""The output that has all modules."""
 _OF_TOKENS = ("last_hidden_state", "token_embeddings")
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # Of these the first position is that behind the padding token's number.
@@ -69,7 +61,9 @@ class Settings:
         inputs: The names of the model's inputs.
         packed: Whether the model computes real tokens alone, as `ortmulti.text.fuse` makes it for GPUs.
         output: The name of the output that is used.
-        pooling: How a text's vector is made of those of its tokens; None: the output is the vector, or the logits.
+        pooling: How a text's vector is made of those of its tokens; several: the vectors of each, joined; None: the
+            output is the vector, or the logits.
+        layers: The linear layers that follow.
         normalize: Whether vectors are brought to the length 1.
         include_prompt: Whether a prompt's tokens are pooled, too.
         prompts: Texts that are put before each text, by name.
@@ -77,10 +71,12 @@ class Settings:
         dimensions: So many first elements of a vector are kept where no number is asked for; None: all.
         lower_case: Whether texts are made lower case before they are tokenized.
         labels: The names of the classes.
-        activation: What makes scores of logits.
+        activation: What makes scores of logits: ``"sigmoid"``, ``"softmax"``, ``"tanh"``, ``"relu"``, ``"none"``. Any
+            other name is of one that is not computed here.
         pad_token: The token that fills up.
         pad_side: Where shorter texts are filled up.
         truncation_side: Where longer texts are cut.
+        quantizes: Whether the model scales all texts of a run together, as those of `quantize_dynamic` do.
         model_type: The architecture, such as ``"bert"``; empty where nothing says so.
     """
 
@@ -93,7 +89,8 @@ class Settings:
     inputs: tuple[str, ...]
     packed: bool
     output: str
-    pooling: Pooling | None
+    pooling: Poolings | None
+    layers: tuple[Layer, ...]
     normalize: bool
     include_prompt: bool
     prompts: Mapping[str, str]
@@ -105,11 +102,13 @@ class Settings:
     pad_token: int
     pad_side: Side
     truncation_side: Side
+    quantizes: bool
     model_type: str
 
     def __str__(self) -> str:
         """Say what the model does: ``"embedding, mean of the tokens, 256 tokens at most"``."""
-        how = [f"the output {self.output!r}" if self.pooling is None else f"{self.pooling} of the tokens"]
+        how = [f"the output {self.output!r}" if self.pooling is None else f"{self.pooling_text} of the tokens"]
+        how += [f"a layer to {layer.outputs}" for layer in self.layers]
         if self.task == "embedding":
             how += ["normalized"] * self.normalize
         else:
@@ -119,22 +118,50 @@ class Settings:
             how.append(f"prompts {', '.join(map(repr, self.prompts))}")
         return ", ".join([self.task, *how])
 
+    @property
+    def pooling_text(self) -> str:
+        """The pooling: ``"mean"``, ``"cls+mean"``; empty where the model has it."""
+        return self.pooling or "" if isinstance(self.pooling, str | None) else "+".join(self.pooling)
+
     def facts(self) -> dict[str, Any]:
         """Return the attributes for `json.dumps`."""
         paths = {"folder": str(self.folder), "model": str(self.model), "tokenizer": str(self.tokenizer)}
-        return {**asdict(self), **paths}
+        layers = [{**layer._asdict(), "file": str(layer.file)} for layer in self.layers]
+        return {**asdict(self), **paths, "layers": layers}
+
+
+class Found(NamedTuple):
+    """What a folder has of an export.
+
+    Attributes:
+        models: Its ONNX files, the one that is used first.
+        tokenizer: The file ``tokenizer.json``.
+        modules: The classes of modules.json.
+    """
+
+    models: list[Path]
+    tokenizer: Path | None
+    modules: list[str]
+
+
+def find_files(folder: str | os.PathLike[str]) -> Found:
+    """Return what a folder has of an export, whether it can be loaded or not."""
+    root = Path(folder)
+    modules: list[Module] = []
+    with contextlib.suppress(InvalidArgument, NoSuchFile):
+        modules = read_modules(root)
+    places = _places(root, modules)
+    models = sorted(_models(places), key=lambda file: file != _find(places, _MODEL))
+    return Found(models, _find(places, _TOKENIZER), [one.kind for one in modules])
 
 
 def is_export(folder: str | os.PathLike[str]) -> bool:
     """Return whether a folder looks like an exported model of texts: it has a tokenizer.json and an ONNX file."""
-    root = Path(folder)
     try:
-        if not root.is_dir():
-            return False
-        places = _places(root, _read_modules(root))
-        return _find(places, _TOKENIZER) is not None and bool(_models(places))
-    except (InvalidArgument, OSError):
+        found = find_files(folder)
+    except OSError:
         return False
+    return found.tokenizer is not None and bool(found.models)
 
 
 def read_settings(
@@ -142,7 +169,7 @@ def read_settings(
     *,
     file: str | os.PathLike[str] | None = None,
     task: Task | None = None,
-    pooling: Pooling | None = None,
+    pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
 ) -> Settings:
@@ -153,8 +180,8 @@ def read_settings(
             ``config.json``, and what sentence-transformers adds.
         file: The ONNX file, where there are several: ``"onnx/model_quantized.onnx"``. Default: ``model.onnx``.
         task: What the model is for. Default: as ``config.json`` and ``modules.json`` say.
-        pooling: How a text's vector is made. Default: as the pooling's ``config.json`` says; without that the model's
-            own output ``sentence_embedding``, or the mean.
+        pooling: How a text's vector is made; a list joins several. Default: as the pooling's ``config.json`` says;
+            without that the model's own output ``sentence_embedding``, or the mean.
         normalize: Whether vectors are brought to the length 1. Default: as ``modules.json`` says.
         max_length: The most tokens of a text. Default: the least that the files say.
 
@@ -162,15 +189,14 @@ def read_settings(
         NoSuchFile: The folder, the model or the tokenizer is missing.
         InvalidArgument: A file says what cannot be; the message names file and field.
     """
-    for name, value, choices in (("task", task, _TASKS), ("pooling", pooling, _POOLINGS)):
-        if value is not None:
-            checks.choice(name, value, choices)
+    if task is not None:
+        checks.choice("task", task, _TASKS)
     checks.boolean_or_none("normalize", normalize)
     root = Path(folder)
     if not root.is_dir():
         what = "give its folder, and the file by file=" if root.exists() else "give that of an exported model of texts"
         raise NoSuchFile(f"there is no folder '{root}': {what}")
-    modules = _read_modules(root)
+    modules = read_modules(root)
     places = _places(root, modules)
     model = _model(root, places, file)
     tokenizer = _find(places, _TOKENIZER)
@@ -191,7 +217,7 @@ def read_settings(
         )
     if "input_ids" not in nodes.inputs:
         raise InvalidArgument(f"{model} has no input 'input_ids': run it by ortmulti.load")
-    output, pooled, include_prompt = _output(chosen, nodes.outputs, pooling, modules, model)
+    output, pooled, include_prompt = _output(chosen, nodes.outputs, check_pooling(pooling), modules, model)
     prompts = of_library.named_texts("prompts")
     labels = _labels(config, chosen)
     return Settings(
@@ -205,6 +231,7 @@ def read_settings(
         packed=any(node.type == "com.microsoft:RemovePadding" for node in nodes.nodes),
         output=output,
         pooling=pooled,
+        layers=() if pooled is None else read_layers(modules, model),
         normalize=any(one.kind == "Normalize" for one in modules) if normalize is None else normalize,
         include_prompt=include_prompt,
         prompts=prompts,
@@ -216,6 +243,7 @@ def read_settings(
         pad_token=files.pad_token(config, of_tokenizer),
         pad_side=of_tokenizer.one_of("padding_side", _SIDES, "right"),
         truncation_side=of_tokenizer.one_of("truncation_side", _SIDES, "right"),
+        quantizes=any(node.type in QUANTIZING for node in nodes.nodes),
         model_type=config.text("model_type"),
     )
 
@@ -227,23 +255,7 @@ def _name(root: Path) -> str:
     )
 
 
-class _Module(NamedTuple):
-    """One of modules.json: its class, and the folder with its configuration."""
-
-    kind: str
-    folder: Path
-
-
-def _read_modules(root: Path) -> list[_Module]:
-    file = root / "modules.json"
-    values = files.read_value(file, [])
-    if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise InvalidArgument(f"{file} is a list of objects, one for each module: mend the file")
-    found = [Fields(file, one) for one in values]
-    return [_Module(one.text("type").rpartition(".")[2], files.inside(root, one.text("path"), file)) for one in found]
-
-
-def _places(root: Path, modules: list[_Module]) -> list[Path]:
+def _places(root: Path, modules: list[Module]) -> list[Path]:
     """Return the folders in which the transformer's files may be."""
     of_transformer = [one.folder for one in modules[:1] if one.folder != root]
     return [place for base in (*of_transformer, root) for place in (base, base / "onnx")]
@@ -319,10 +331,7 @@ def _activation(config: Fields, of_library: Fields, task: Task, labels: int) -> 
         ("activation_fn", fields),
         ("sbert_ce_default_activation_function", config),
     ):
-        if text := place.text(name):
-            found = _ACTIVATIONS.get(text.rpartition(".")[2])
-            if found is None or not text.startswith("torch."):
-                raise place.wrong(name, "one of PyTorch's Sigmoid, Softmax and Identity")
+        if found := read_activation(place, name):
             if task == "ranking" or found != "none":  # written for every model; a class has a probability all the same
                 return found
             break
@@ -332,8 +341,8 @@ def _activation(config: Fields, of_library: Fields, task: Task, labels: int) -> 
 
 
 def _output(
-    task: Task, outputs: list[str], pooling: Pooling | None, modules: list[_Module], model: Path
-) -> tuple[str, Pooling | None, bool]:
+    task: Task, outputs: list[str], pooling: Poolings | None, modules: list[Module], model: Path
+) -> tuple[str, Poolings | None, bool]:
     """Return the output that is used, how it is pooled, and whether with a prompt's tokens."""
     if not outputs:
         raise InvalidArgument(f"{model} has no output")
@@ -349,37 +358,7 @@ def _output(
             f"{model} has the output 'logits' and no vectors: export it for feature-extraction, or say what it is for "
             "by task="
         )
-    found, include_prompt = _pooling(modules, pooling)
-    for place, one in enumerate(modules):
-        if place and one.kind not in ("Pooling", "Normalize", "Dropout"):
-            raise InvalidArgument(
-                f"modules.json has a module {one.kind} in '{one.folder.name}', which {model} lacks: export the whole "
-                f"model, so that it has an output {VECTOR!r}"
-            )
-    return of_tokens, found, include_prompt
-
-
-def _pooling(modules: list[_Module], given: Pooling | None) -> tuple[Pooling, bool]:
-    file = next((one.folder / "config.json" for one in modules if one.kind == "Pooling"), None)
-    if file is None:
-        return given or "mean", True
-    if given is None and not file.exists():
-        raise NoSuchFile(f"there is no file '{file}', which modules.json names: get the whole export, or give pooling=")
-    fields = files.read(file)
-    include_prompt = fields.flag("include_prompt", True)
-    if given is not None:
-        return given, include_prompt
-    if isinstance(fields.any("pooling_mode"), str):
-        return fields.one_of("pooling_mode", _POOLING_MODES, "mean"), include_prompt
-    if not set(several := fields.texts("pooling_mode")) <= _POOLING_MODES.keys():
-        raise fields.wrong("pooling_mode", f"of {', '.join(map(repr, _POOLING_MODES))}")
-    modes = [_POOLING_MODES[one] for one in several]
-    modes = modes or [mode for name, mode in _POOLING_FLAGS.items() if fields.flag(name, False)]
-    if len(modes) > 1:
-        raise InvalidArgument(
-            f"{fields.file} has several modes, {', '.join(modes)}, whose vectors are joined: choose one by pooling="
-        )
-    return modes[0] if modes else "mean", include_prompt
+    return of_tokens, *read_pooling(modules, pooling)
 
 
 def _max_length(config: Fields, of_tokenizer: Fields, of_transformer: Fields, given: int | None) -> int:

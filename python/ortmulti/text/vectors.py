@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 from ortmulti.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from ortmulti.text.settings import Activation, Pooling
+    from ortmulti.text.modules import Activation, Poolings
 
 __all__ = ["activated", "pooled", "shortened"]
 
 _TINY = 1e-12
 
 
-def pooled(output: NDArray[Any], pooling: Pooling | None, skip: int = 0) -> NDArray[np.float32]:
+def pooled(output: NDArray[Any], pooling: Poolings | None, skip: int = 0) -> NDArray[np.float32]:
     """Return the row of one text from the output of its own run, without padding.
 
     Args:
         output: ``[1, dims]``, or ``[1, tokens, dims]``, of any floating type.
-        pooling: How the tokens' vectors become one.
+        pooling: How the tokens' vectors become one; several: the vectors of each, joined.
         skip: Tokens of a prompt, which are left out.
 
     Raises:
@@ -35,6 +35,8 @@ def pooled(output: NDArray[Any], pooling: Pooling | None, skip: int = 0) -> NDAr
             f"the output has the shape {output.shape} for one text, and it should be (1, n): it is no model of this "
             "task, so say task= or pooling="
         )
+    if isinstance(pooling, tuple):
+        return np.concatenate([pooled(output, one, skip) for one in pooling])
     tokens = output[0].astype(np.float32, copy=False)
     skip = min(skip, len(tokens) - 1)
     if skip:
@@ -73,11 +75,24 @@ def shortened(vectors: NDArray[np.float32], dimensions: int | None, normalize: b
 
 
 def activated(logits: NDArray[np.float32], activation: Activation) -> NDArray[np.float32]:
-    """Return the scores of logits ``[n, labels]``."""
+    """Return the scores of logits ``[n, labels]``.
+
+    Raises:
+        InvalidArgument: The activation is none of those that are computed here.
+    """
     if activation == "none":
         return logits
     if activation == "sigmoid":
         small = np.exp(-np.abs(logits))  # which cannot overflow
         return np.where(logits < 0, small, 1) / (1 + small)  # type: ignore[no-any-return]
+    if activation == "tanh":
+        return np.tanh(logits)
+    if activation == "relu":
+        return np.maximum(logits, 0)
+    if activation != "softmax":
+        raise InvalidArgument(
+            f"the model's files name the activation {activation}, which is not computed here: take the logits, by "
+            "raw_scores=True"
+        )
     small = np.exp(logits - logits.max(-1, keepdims=True))
     return small / small.sum(-1, keepdims=True)  # type: ignore[no-any-return]
