@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -278,9 +279,9 @@ class PythonFront : NonCopyable {
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Around = std::tuple<std::string, std::string, std::string>;
 
-// Written in the memory of the result, without the GIL.
-py::bytes json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
-                    bool base64) {
+// Written in the memory of the result, without the GIL. None: a number is not finite.
+py::object json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
+                     bool base64) {
   const auto rows = Floats::ensure(given);
   if (!rows) {
     throw py::error_already_set();
@@ -297,6 +298,10 @@ py::bytes json_rows(const py::array& given, const std::string& head, const std::
                                .before = before,
                                .behind_number = behind_number,
                                .behind = behind};
+  const auto finite = [](float number) { return std::isfinite(number); };
+  if (!without_gil([&] { return std::ranges::all_of(writer.numbers, finite); })) {
+    return py::none();
+  }
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(writer.most_bytes()));
   if (bytes == nullptr) {
     throw py::error_already_set();

@@ -36,8 +36,6 @@ _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
 # Of a number: as a vector's, and at most in an answer.
 _VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
-# Of a text, at least and for each token that the model takes: they are tokenized, and more are not.
-_CHARACTERS, _OF_TOKEN = 16 << 10, 64
 # Of a byte of JSON: as Python has it, in texts and tokens.
 _TEXT_BYTES = 4
 
@@ -281,7 +279,7 @@ class Texts:
     async def _run(self, found: ServedTexts, asked: Asked, ask: Callable[..., Awaitable[_T]]) -> tuple[_T, int]:
         """Return the model's answer, and the number of all tokens."""
         counts: list[int] = []
-        items = requests.bounded(asked, max(_CHARACTERS, _OF_TOKEN * found.model.settings.max_length))
+        items = asked.items
         timeout = self._service.defaults_of(found.name).timeout
         answer = await ask(items, counts=counts, timeout=timeout, when_full="reject")
         tokens = sum(counts)
@@ -304,8 +302,10 @@ async def _rows(
     base64: bool = False,
 ) -> Reply:
     def write() -> bytes:
-        _check_finite(vectors)
-        return _core.json_rows(vectors, head, tail, around, base64)
+        body = _core.json_rows(vectors, head, tail, around, base64)
+        if body is None:
+            raise _not_finite()
+        return body
 
     body = write() if vectors.size <= _MOST_WRITTEN else await asyncio.to_thread(write)
     call.reserve(len(body))  # the vectors are gone
@@ -331,7 +331,11 @@ async def _tokens(model: TextModel, asked: Asked) -> Reply:
 
 def _check_finite(numbers: Any) -> None:
     if not np.isfinite(numbers).all():
-        raise Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
+        raise _not_finite()
+
+
+def _not_finite() -> Refused:
+    return Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
 
 
 # Errors.
