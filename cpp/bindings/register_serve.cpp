@@ -58,16 +58,11 @@ class Calls : NonCopyable {
     closed_ = true;
     changed_.notify_all();
   }
-  /// Waits; nothing after close().
-  std::optional<Event> next() {
+  /// Waits for some; none after close().
+  std::deque<Event> take() {
     const MutexLock lock(mutex_);
     changed_.wait(mutex_, [this]() ORTMULTI_REQUIRES(mutex_) { return closed_ || !events_.empty(); });
-    if (events_.empty()) {
-      return std::nullopt;
-    }
-    Event event = std::move(events_.front());
-    events_.pop_front();
-    return event;
+    return std::exchange(events_, {});
   }
 
  private:
@@ -175,19 +170,21 @@ class PythonFront : NonCopyable {
     front_.reset();
   }
 
-  // A call, whether its client has gone, and its answer. Nothing after the end.
-  std::optional<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> next() {
-    auto event = without_gil([this] { return calls_->next(); });
-    if (!event) {
-      return std::nullopt;
+  // Of each call whether its client has gone, and its answer: all that are there. None after the end.
+  std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> take() {
+    auto events = without_gil([this] { return calls_->take(); });
+    std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> taken;
+    taken.reserve(events.size());
+    for (Calls::Event& event : events) {
+      std::optional<PythonReply> reply;
+      try {
+        reply = event.reply ? std::optional(to_python(std::move(*event.reply))) : std::nullopt;
+      } catch (const std::exception&) {  // else nobody would take the next call
+        reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
+      }
+      taken.emplace_back(freed_without_gil(std::move(event.call)), event.gone, std::move(reply));
     }
-    std::optional<PythonReply> reply;
-    try {
-      reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
-    } catch (const std::exception&) {  // else nobody would take the next call
-      reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
-    }
-    return std::tuple(freed_without_gil(std::move(event->call)), event->gone, std::move(reply));
+    return taken;
   }
 
   std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, const PythonHeaders& headers,
@@ -358,7 +355,7 @@ void register_serve(py::module_& module) {
                     std::size_t, bool, bool>(),
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
            "compressed_from"_a, "long_bodies"_a, "loops"_a, "access_log"_a, "traces"_a)
-      .def("next", &PythonFront::next)
+      .def("take", &PythonFront::take)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
       .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
       .def("begin", &PythonFront::begin, "call"_a)

@@ -125,7 +125,7 @@ void TokenBlock::answer_future() {
   }
 }
 
-void TokenBlock::complete() noexcept {
+void TokenBlock::complete() noexcept {  // NOLINT(bugprone-exception-escape): out of memory ends the process
   if (loop_) {
     loop_->add(self());
   }

@@ -151,7 +151,7 @@ def test_a_full_queue_rejects_the_whole_call(folder: Path) -> None:
 class Blind(asyncio.SelectorEventLoop):
     """A loop that watches no file descriptors of others."""
 
-    def add_reader(self, *_: Any) -> None:
+    def add_reader(self, *_: Any) -> None:  # type: ignore[override]
         raise NotImplementedError
 
 
@@ -167,7 +167,7 @@ def test_a_deadline_is_the_whole_calls(encoder: text.TextModel) -> None:
     with pytest.raises(ortmulti.DeadlineExceeded):
         asyncio.run(encoder.embed_async(["a", "b"], timeout=0))
     with pytest.raises(ortmulti.InvalidType, match="timeout is a number"):
-        asyncio.run(encoder.embed_async(["a"], timeout="1"))  # type: ignore[arg-type]
+        asyncio.run(encoder.embed_async(["a"], timeout="1"))
 
     async def main() -> None:
         held = Held(encoder.pool)

@@ -107,8 +107,10 @@ void pool(TokenModel::Pooling pooling, const float* tokens, std::size_t count, s
   }
   std::fill_n(to, width, 0.0F);
   float total = 0;
+  std::size_t place = skip;
   for (const float* token = first; token < end; token += width) {
-    const float weight = pooling == Pooling::weightedmean ? static_cast<float>((token - tokens) / width + 1) : 1.0F;
+    ++place;
+    const float weight = pooling == Pooling::weightedmean ? static_cast<float>(place) : 1.0F;
     total += weight;
     add(weight, token, width, to);
   }

@@ -246,7 +246,7 @@ class Ahead:
                 self._inputs.add(self._size(feed.values() if isinstance(feed, Mapping) else [feed]))
             self._choose()
 
-    def answered(self, count: int, last: Outcome | None = None) -> None:
+    def answered(self, count: int, last: Any = None) -> None:
         """So many were answered, of which the last one is measured."""
         self.pending -= count
         self._answered += count

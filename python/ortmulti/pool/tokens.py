@@ -1,10 +1,11 @@
-"""Runs of texts' tokens: each is a request, and its answer a row of a table. The core makes requests and rows, so that a
-text costs the interpreter next to nothing.
+"""Runs of texts' tokens: each is a request, and its answer a row of a table. The core makes requests and rows, so that
+a text costs the interpreter next to nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,7 @@ from ortmulti import _core
 from ortmulti._runtime import callbacks
 from ortmulti.errors import ClosedError, Error
 from ortmulti.pool import many
-from ortmulti.pool.futures import CancelledError, Outcome, Submitted
+from ortmulti.pool.futures import Outcome, Submitted
 
 if TYPE_CHECKING:
     import asyncio
@@ -62,10 +63,10 @@ class TokenRuns:
         block = self.block(skip)
         block.fill([tokens], None, None, 0.0)
         self._hand_over(block, lambda core: core.run_tokens(block))
-        table, [*errors] = block.take()
-        for _, error in errors:
-            raise error or CancelledError
-        return table  # type: ignore[return-value]
+        table, errors = block.take()
+        if table is None:
+            raise errors[0][1] or CancelledError
+        return table
 
     def in_order(self, tokens: Iterator[Tokens], skip: int) -> Iterator[Rows]:
         """Yield the row of each text, otherwise as `Pool.map` does."""

@@ -241,9 +241,9 @@ class Texts:
         vectors, tokens = await self._run(found, asked, embed)
         if form == "tei":
             return await _rows(call, vectors, "[", "]")
-        usage = json.dumps({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        usage = f'"model":{json.dumps(found.name)},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}}}'
         head, around = '{"object":"list","data":[', ('{"object":"embedding","index":', ',"embedding":', "}")
-        return await _rows(call, vectors, head, f"],{usage[1:]}", around, asked.base64)
+        return await _rows(call, vectors, head, f"],{usage}", around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=True, truncate=asked.truncate)

@@ -61,9 +61,9 @@ class Runs:
                 f"the model's input '{fixed[0].name}' has the fixed length {fixed[0].shape[-1]}, and texts have any: "
                 "export it with an open length"
             )
-        types = [(one.name, _core.element_type_of(one.dtype)) for one in inputs]
+        types = [(one.name, _core.element_type_of(np.dtype(one.dtype))) for one in inputs]
         given = self._settings.pooling
-        pooling = [] if given is None else [given] if isinstance(given, str) else [*given]
+        pooling = [] if given is None else [given]
         self._made = TokenRuns(self._requests, _core.TokenModel(types, self._settings.output, pooling))
 
     def rows(
@@ -124,7 +124,7 @@ class Runs:
             answered += len(rows)
 
         try:
-            for some in blocks(texts, max(1, min(BLOCK, self._requests.at_once // 2))):
+            for some in blocks(texts, self._at_once() if len(texts) > 1 else 1):
                 if len(pending) == 2:  # one is tokenized while the other runs
                     await answer()
                 block = runs.block(skip)
@@ -140,6 +140,9 @@ class Runs:
                 if future.done() and not future.cancelled():
                     future.exception()  # else it is said that nobody asked for it
         return self._noted(table.rows(self))
+
+    def _at_once(self) -> int:
+        return max(1, min(BLOCK, self._requests.at_once // 2))
 
     def _runs(self) -> TokenRuns:
         self.check()

@@ -57,7 +57,12 @@ class Tokenizing:
 
     def __init__(self, encode: Callable[[list[Job]], list[Any]]) -> None:
         self._encode = encode
-        self._reset()
+        self._process = 0
+        self._lock = threading.Lock()
+        self._waiting: deque[Job] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self._most = 0
+        self._active = self._quick = 0  # threads that work; those of them that are soon ready for more
 
     def add(self, job: Job) -> None:
         """Have a job done."""
@@ -85,10 +90,10 @@ class Tokenizing:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._waiting: deque[Job] = deque()
-        self._threads: ThreadPoolExecutor | None = None
+        self._waiting = deque()
+        self._threads = None
         self._most = min(_THREADS, len(os.sched_getaffinity(0)))
-        self._active = self._quick = 0  # threads that work; those of them that are soon ready for more
+        self._active = self._quick = 0
 
     def _work(self) -> None:
         quick = True

@@ -95,8 +95,8 @@ class Tokenizer:
         timeout: float | None,
         begin: float,
     ) -> None:
-        """The same in another thread, together with texts of other callers. ``then`` gets the tokens there, or an error:
-        also where ``timeout`` has passed, in seconds since ``begin``, before it is their turn.
+        """The same in another thread, together with texts of other callers. ``then`` gets the tokens there, or an
+        error: also where ``timeout`` has passed, in seconds since ``begin``, before it is their turn.
         """
         size = sum(min(size_of(text), self._most_characters) for text in texts)
         self._tokenizing.add(Job(texts, size, first, truncate, then, timeout, begin))
