@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/base/error.hpp"
+#include "core/base/scope_exit.hpp"
 #include "core/ort/value.hpp"
 
 namespace ortmulti {
@@ -183,7 +184,14 @@ bool TokenRows::submit(const std::shared_ptr<Pool>& pool, const std::optional<Cl
       }
     }
     request->receiver = shared_from_this();
-    if (!pool->submit(request, wait_until)) {
+    bool accepted = false;
+    const ScopeExit end_cycle([&] {
+      if (!accepted) {
+        request->receiver = nullptr;  // which has it
+      }
+    });
+    accepted = pool->submit(request, wait_until);
+    if (!accepted) {
       return false;
     }
     waiting_.pop_back();
@@ -218,7 +226,6 @@ void TokenRows::fail(const std::exception_ptr& error) {
     return end(1);
   }
   for (const auto& request : unsubmitted) {
-    request->receiver = nullptr;
     add_error(request->index(), error);
   }
   end(unsubmitted.size());
