@@ -27,6 +27,7 @@ import numpy as np
 
 from ortmulti.pool.call import CoreCall
 from ortmulti.pool.futures import Timing
+from ortmulti.pool.tokens import Tokens
 
 class PythonSource(Protocol):
     """An object of Python's as a source: see ``cpp/bindings/python_source.hpp``. The core has no such class."""
@@ -96,12 +97,17 @@ TYPES = {
     "Source.read": ARRAY_OF_BYTES,
     "Tenant.enter(close)": "Callable[[str, str, float], None]",
     "Timeline.spans": "list[tuple[str, int, int, int, str, str]]",
+    "TokenBlock.fill(items)": "list[tuple[Any, Any]] | list[Tokens]",
+    "TokenBlock.follow(follower)": "Callable[..., object]",
+    "TokenBlock.future": "Future[np.ndarray[Any, Any]] | None",
+    "TokenBlock.take": "tuple[np.ndarray[Any, Any] | None, list[tuple[int, BaseException | None]]]",
     "WeightList.__init__(sources)": "Sequence[Source | PythonSource]",
     "WeightList.read(progress)": "Callable[[int], object] | None",
     "bytes_of": ARRAY_OF_BYTES,
     "gpu_memory": "dict[str, Any]",
     "element_types": "dict[str, ElementType]",
     "index_model(model)": f"str | {BYTES} | Source",
+    "json_rows": "bytes | None",
     "memory_source(buffer)": f"{BYTES} | np.ndarray[Any, Any]",
     "read_nodes(model)": f"str | {BYTES} | Source",
     "run_async(callback)": "Callable[[list[Any], Any, str], object]",
@@ -109,6 +115,7 @@ TYPES = {
     "set_running_loop(get_running_loop)": "Callable[[], object]",
     "set_value_reader(reader)": "Callable[[object], OrtValue | None]",
     "sleep_levels": "dict[Any, bool]",
+    "normalize(table)": "np.ndarray[Any, Any]",
     "take_all": "list[list[Any] | BaseException | None]",
     "take_all(requests)": "Sequence[PoolRequest | Exception]",
     "take_log": "tuple[list[tuple[int, str, str, str, str, int, int]], int, bool]",

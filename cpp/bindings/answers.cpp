@@ -8,6 +8,8 @@
 #include <system_error>
 #include <utility>
 
+#include "bindings/errors.hpp"
+#include "bindings/gil.hpp"
 #include "bindings/pool_request.hpp"
 #include "bindings/text.hpp"
 #include "core/base/async_runs.hpp"
@@ -59,6 +61,48 @@ class ThreadAnswers : public Receiver {
     }
   }
 };
+
+// The callback of the one task that awaits a future, taken from it. The loop would call it in its next turn, which is a
+// sixth of what an awaited tiny request costs.
+struct Awaiting {
+  py::object callback;
+  py::object context;
+
+  void resume(const py::object& future) const {
+    if (!callback) {
+      return;
+    }
+    if (PyContext_Enter(context.ptr()) != 0) {
+      throw py::error_already_set();
+    }
+    const auto returned = py::reinterpret_steal<py::object>(PyObject_CallOneArg(callback.ptr(), future.ptr()));
+    if (PyContext_Exit(context.ptr()) != 0 || !returned) {
+      throw py::error_already_set();
+    }
+  }
+};
+
+// Nothing where that is not to be had: then the future calls back through the loop.
+Awaiting take_awaiting(const py::object& future) {
+  static PyObject* const callbacks = PyUnicode_InternFromString("_callbacks");
+  static PyObject* const remove = PyUnicode_InternFromString("remove_done_callback");
+  const auto all = py::reinterpret_steal<py::object>(PyObject_GetAttr(future.ptr(), callbacks));
+  if (!all) {
+    PyErr_Clear();
+    return {};
+  }
+  if (PyList_Check(all.ptr()) == 0 || PyList_GET_SIZE(all.ptr()) != 1) {
+    return {};
+  }
+  PyObject* const one = PyList_GET_ITEM(all.ptr(), 0);
+  if (PyTuple_Check(one) == 0 || PyTuple_GET_SIZE(one) != 2 || PyContext_CheckExact(PyTuple_GET_ITEM(one, 1)) == 0) {
+    return {};
+  }
+  Awaiting task{py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 0)),
+                py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 1))};
+  static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), remove, task.callback.ptr())));
+  return task;
+}
 
 }  // namespace
 
@@ -121,7 +165,12 @@ LoopAnswers::~LoopAnswers() {
 
 void LoopAnswers::receive(Requests finished) noexcept {  // NOLINT(bugprone-exception-escape)
   // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,bugprone-unhandled-exception-at-new): deliver() frees it
-  push(new Batch{std::move(finished)});
+  push(new Batch{.requests = std::move(finished), .answer = {}});
+}
+
+void LoopAnswers::add(std::shared_ptr<LoopAnswer> answer) noexcept {  // NOLINT(bugprone-exception-escape)
+  // NOLINTNEXTLINE(cppcoreguidelines-owning-memory,bugprone-unhandled-exception-at-new): deliver() frees it
+  push(new Batch{.requests = {}, .answer = std::move(answer)});
 }
 
 void LoopAnswers::push(Batch* batch) noexcept {
@@ -157,6 +206,9 @@ void LoopAnswers::deliver() {
           static_cast<PoolRequest&>(*request).answer_future();
         }
       }
+      if (const auto answer = std::move(batch->answer)) {
+        answer->answer_future();
+      }
       delete std::exchange(batch, batch->next);  // NOLINT(cppcoreguidelines-owning-memory)
     }
   } catch (...) {  // the loop ends, and may run again
@@ -190,6 +242,32 @@ RunningLoop running_loop() {
     answers = nullptr;
   }
   return {std::move(loop), std::move(answers)};
+}
+
+void answer_future(const py::object& future, const std::function<py::object()>& make) {
+  static PyObject* const done = PyUnicode_InternFromString("done");
+  static PyObject* const set_result = PyUnicode_InternFromString("set_result");
+  static PyObject* const set_exception = PyUnicode_InternFromString("set_exception");
+  Awaiting task;
+  try {
+    PyObject* method = set_result;
+    py::object value;
+    try {
+      value = make();
+    } catch (...) {
+      method = set_exception;
+      value = to_python(std::current_exception());
+    }
+    task = take_awaiting(future);
+    // With a callback the future has no answer.
+    if (!task.callback && owned(PyObject_CallMethodNoArgs(future.ptr(), done)).ptr() == Py_True) {
+      return;
+    }
+    static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr())));
+  } catch (const std::exception&) {
+    discard_as_unraisable(future);
+  }
+  task.resume(future);
 }
 
 py::object new_future(py::handle loop) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -46,6 +47,13 @@ class Arrival {
 /// a joint run together.
 std::shared_ptr<Receiver> thread_answers();
 
+/// What the thread of an event loop is to call, with the GIL. Throws what a task raises beyond itself.
+class LoopAnswer {
+ public:
+  virtual ~LoopAnswer() = default;
+  virtual void answer_future() = 0;
+};
+
 /// Receives the requests of one event loop, and wakes it once for all that are there: by a file descriptor that the
 /// loop watches. The thread of the loop gives the answers to its futures. Needs no other thread that has the GIL.
 class LoopAnswers : public Receiver, NonCopyable {
@@ -55,6 +63,8 @@ class LoopAnswers : public Receiver, NonCopyable {
 
   int descriptor() const noexcept { return descriptor_; }
   void receive(Requests finished) noexcept override;
+  /// Adds what is no request.
+  void add(std::shared_ptr<LoopAnswer> answer) noexcept;
   /// Called by the loop, with the GIL. Throws what a task raises beyond itself; the loop is woken for the rest then.
   void deliver();
 
@@ -65,6 +75,7 @@ class LoopAnswers : public Receiver, NonCopyable {
  private:
   struct Batch {
     Requests requests;
+    std::shared_ptr<LoopAnswer> answer;
     Batch* next = nullptr;
   };
 
@@ -106,5 +117,10 @@ struct RunningLoop {
 RunningLoop running_loop();
 
 pybind11::object new_future(pybind11::handle loop);
+
+/// Gives a loop's future what `make` returns, or the exception that it throws, unless the future has an answer; and
+/// resumes the task that awaits it. To be called by the thread of the loop. Throws what the task raised beyond it:
+/// KeyboardInterrupt or SystemExit.
+void answer_future(const pybind11::object& future, const std::function<pybind11::object()>& make);
 
 }  // namespace ortmulti::bindings

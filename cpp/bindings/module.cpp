@@ -30,7 +30,8 @@ PYBIND11_MODULE(_core, module, pybind11::mod_gil_not_used()) {
   register_weights(module);
   register_value(module);
   register_binding(module);
-  register_pool(module);
+  register_tokens(module);
+  register_pool(module);        // after register_tokens, whose class its signatures have
   register_repository(module);  // after register_pool, whose class its signatures have
   register_async(module);
 #ifdef ORTMULTI_HAS_SERVE

@@ -15,51 +15,6 @@
 #include "core/base/error.hpp"
 
 namespace ortmulti::bindings {
-namespace {
-
-// The callback of the one task that awaits a future, taken from it. The loop would call it in its next turn, which is a
-// sixth of what an awaited tiny request costs.
-struct Awaiting {
-  py::object callback;
-  py::object context;
-
-  void resume(const py::object& future) const {
-    if (!callback) {
-      return;
-    }
-    if (PyContext_Enter(context.ptr()) != 0) {
-      throw py::error_already_set();
-    }
-    const auto returned = py::reinterpret_steal<py::object>(PyObject_CallOneArg(callback.ptr(), future.ptr()));
-    if (PyContext_Exit(context.ptr()) != 0 || !returned) {
-      throw py::error_already_set();
-    }
-  }
-};
-
-// Nothing where that is not to be had: then the future calls back through the loop.
-Awaiting take_awaiting(const py::object& future) {
-  static PyObject* const callbacks = PyUnicode_InternFromString("_callbacks");
-  static PyObject* const remove = PyUnicode_InternFromString("remove_done_callback");
-  const auto all = py::reinterpret_steal<py::object>(PyObject_GetAttr(future.ptr(), callbacks));
-  if (!all) {
-    PyErr_Clear();
-    return {};
-  }
-  if (PyList_Check(all.ptr()) == 0 || PyList_GET_SIZE(all.ptr()) != 1) {
-    return {};
-  }
-  PyObject* const one = PyList_GET_ITEM(all.ptr(), 0);
-  if (PyTuple_Check(one) == 0 || PyTuple_GET_SIZE(one) != 2 || PyContext_CheckExact(PyTuple_GET_ITEM(one, 1)) == 0) {
-    return {};
-  }
-  Awaiting task{py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 0)),
-                py::reinterpret_borrow<py::object>(PyTuple_GET_ITEM(one, 1))};
-  static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), remove, task.callback.ptr())));
-  return task;
-}
-
-}  // namespace
 
 PoolRequest::PoolRequest(std::shared_ptr<Session> session, const py::object& wanted, const py::object& feed,
                          const py::object& options, std::shared_ptr<const Padding> padding)
@@ -215,33 +170,10 @@ void PoolRequest::set_future(std::shared_ptr<Receiver> loop, py::object future) 
 }
 
 void PoolRequest::answer_future() {
-  static PyObject* const done = PyUnicode_InternFromString("done");
-  static PyObject* const set_result = PyUnicode_InternFromString("set_result");
-  static PyObject* const set_exception = PyUnicode_InternFromString("set_exception");
-  const py::object future = std::exchange(python_.future, py::object());
-  if (!future) {
-    return;
+  if (const py::object future = std::exchange(python_.future, py::object())) {
+    // Also of a closed pool's request: CancelledError would say that its task was cancelled.
+    bindings::answer_future(future, [this] { return take_results(); });
   }
-  Awaiting task;
-  try {
-    PyObject* method = set_result;
-    py::object value;
-    try {
-      value = take_results();  // also of a closed pool's request: CancelledError would say that its task was cancelled
-    } catch (...) {
-      method = set_exception;
-      value = to_python(std::current_exception());
-    }
-    task = take_awaiting(future);
-    // With a callback the future has no answer.
-    if (!task.callback && owned(PyObject_CallMethodNoArgs(future.ptr(), done)).ptr() == Py_True) {
-      return;
-    }
-    static_cast<void>(owned(PyObject_CallMethodOneArg(future.ptr(), method, value.ptr())));
-  } catch (const std::exception&) {
-    discard_as_unraisable(future);
-  }
-  task.resume(future);
 }
 
 }  // namespace ortmulti::bindings

@@ -20,6 +20,7 @@
 #include "bindings/python_call.hpp"
 #include "bindings/signals.hpp"
 #include "bindings/text.hpp"
+#include "bindings/token_block.hpp"
 #include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
 #include "core/base/timeline.hpp"
@@ -190,13 +191,34 @@ class PythonPool : NonCopyable {
       wait_for(request);
     }
     if (request->outcome == Request::Outcome::done) {  // else its run may still be under way
-      const auto waited = request->ended - request->submitted;
-      if (waited >= longest_in_loop && !warned_of_loop_) {
-        const auto warn = py::module_::import("ortmulti.pool.blocked_loop").attr("warn_if_blocked");
-        warned_of_loop_ = warn(waited / std::chrono::milliseconds(1)).cast<bool>();
-      }
+      note_waited(request->ended - request->submitted);
     }
     return request->take_results();
+  }
+
+  // Runs a block of one text in this thread, if a session is idle; else submits it. Waits for its answer.
+  void run_tokens(const std::shared_ptr<TokenBlock>& block) {
+    const auto begin = Request::Clock::now();
+    const bool here = without_gil([&] { return block->run_here(*pool_, this_thread() == getpid()); });
+    if (!here) {
+      submit_tokens(block, true, false);
+      wait_until([&](auto until) { return block->arrival().wait(until); });
+    }
+    note_waited(Request::Clock::now() - begin);
+  }
+
+  // `waits`: for room in the queue; else `limited` refuses what has no room. May be called again after an error, with
+  // another pool.
+  void submit_tokens(const std::shared_ptr<TokenBlock>& block, bool waits, bool limited) {
+    const bool all = without_gil(
+        [&] { return block->submit(pool_, waits || limited ? std::optional(Request::Clock::now()) : std::nullopt); });
+    if (all) {
+      return;
+    }
+    if (!waits) {
+      throw without_gil([&] { return pool_->reject(); });
+    }
+    wait_until([&](auto until) { return block->submit(pool_, until); });
   }
 
   // `wait`: for room in the queue, in seconds; none: as long as it takes.
@@ -274,6 +296,13 @@ class PythonPool : NonCopyable {
   }
 
  private:
+  void note_waited(std::chrono::nanoseconds waited) {
+    if (waited >= longest_in_loop && !warned_of_loop_) {
+      const auto warn = py::module_::import("ortmulti.pool.blocked_loop").attr("warn_if_blocked");
+      warned_of_loop_ = warn(waited / std::chrono::milliseconds(1)).cast<bool>();
+    }
+  }
+
   void put_to_sleep(const Device& device, const std::shared_ptr<DeviceSleep>& sleeper, bool auto_wake,
                     std::optional<double> timeout) {
     sleeper->auto_wake = auto_wake;

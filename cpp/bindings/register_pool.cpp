@@ -225,6 +225,8 @@ void register_pool(py::module_& module) {
            py::arg("limited"), py::arg("call"))
       .def("submit_many", &PythonPool::submit_many, py::arg("output_names"), py::arg("feeds"), py::arg("call"),
            py::arg("requests"))
+      .def("run_tokens", &PythonPool::run_tokens, py::arg("block"))
+      .def("submit_tokens", &PythonPool::submit_tokens, py::arg("block"), py::arg("waits"), py::arg("limited"))
       .def("submit_async", &PythonPool::submit_async, py::arg("output_names"), py::arg("input_feed"),
            py::arg("limited"), py::arg("call"))
       .def("check_inputs", &PythonPool::check_inputs, py::arg("inputs"))

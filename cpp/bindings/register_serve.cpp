@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -57,16 +58,11 @@ class Calls : NonCopyable {
     closed_ = true;
     changed_.notify_all();
   }
-  /// Waits; nothing after close().
-  std::optional<Event> next() {
+  /// Waits for some; none after close().
+  std::deque<Event> take() {
     const MutexLock lock(mutex_);
     changed_.wait(mutex_, [this]() ORTMULTI_REQUIRES(mutex_) { return closed_ || !events_.empty(); });
-    if (events_.empty()) {
-      return std::nullopt;
-    }
-    Event event = std::move(events_.front());
-    events_.pop_front();
-    return event;
+    return std::exchange(events_, {});
   }
 
  private:
@@ -174,19 +170,21 @@ class PythonFront : NonCopyable {
     front_.reset();
   }
 
-  // A call, whether its client has gone, and its answer. Nothing after the end.
-  std::optional<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> next() {
-    auto event = without_gil([this] { return calls_->next(); });
-    if (!event) {
-      return std::nullopt;
+  // Of each call whether its client has gone, and its answer: all that are there. None after the end.
+  std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> take() {
+    auto events = without_gil([this] { return calls_->take(); });
+    std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> taken;
+    taken.reserve(events.size());
+    for (Calls::Event& event : events) {
+      std::optional<PythonReply> reply;
+      try {
+        reply = event.reply ? std::optional(to_python(std::move(*event.reply))) : std::nullopt;
+      } catch (const std::exception&) {  // else nobody would take the next call
+        reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
+      }
+      taken.emplace_back(freed_without_gil(std::move(event.call)), event.gone, std::move(reply));
     }
-    std::optional<PythonReply> reply;
-    try {
-      reply = event->reply ? std::optional(to_python(std::move(*event->reply))) : std::nullopt;
-    } catch (const std::exception&) {  // else nobody would take the next call
-      reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
-    }
-    return std::tuple(freed_without_gil(std::move(event->call)), event->gone, std::move(reply));
+    return taken;
   }
 
   std::shared_ptr<serve::Call> call(bool grpc, std::string method, std::string path, const PythonHeaders& headers,
@@ -278,9 +276,9 @@ class PythonFront : NonCopyable {
 using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
 using Around = std::tuple<std::string, std::string, std::string>;
 
-// Written in the memory of the result, without the GIL.
-py::bytes json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
-                    bool base64) {
+// Written in the memory of the result, without the GIL. None: a number is not finite.
+py::object json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
+                     bool base64) {
   const auto rows = Floats::ensure(given);
   if (!rows) {
     throw py::error_already_set();
@@ -297,6 +295,10 @@ py::bytes json_rows(const py::array& given, const std::string& head, const std::
                                .before = before,
                                .behind_number = behind_number,
                                .behind = behind};
+  const auto finite = [](float number) { return std::isfinite(number); };
+  if (!without_gil([&] { return std::ranges::all_of(writer.numbers, finite); })) {
+    return py::none();
+  }
   PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(writer.most_bytes()));
   if (bytes == nullptr) {
     throw py::error_already_set();
@@ -353,7 +355,7 @@ void register_serve(py::module_& module) {
                     std::size_t, bool, bool>(),
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
            "compressed_from"_a, "long_bodies"_a, "loops"_a, "access_log"_a, "traces"_a)
-      .def("next", &PythonFront::next)
+      .def("take", &PythonFront::take)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
       .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
       .def("begin", &PythonFront::begin, "call"_a)

@@ -10,6 +10,7 @@ void register_device(pybind11::module_& module);
 void register_index(pybind11::module_& module);
 void register_options(pybind11::module_& module);
 void register_plugins(pybind11::module_& module);
+void register_tokens(pybind11::module_& module);
 void register_pool(pybind11::module_& module);
 void register_session(pybind11::module_& module);
 void register_creation(pybind11::module_& module);

@@ -331,7 +331,7 @@ def test_a_text_that_is_many_times_too_long_is_cut_before_it_is_tokenized(alone:
     close(post(alone, "/embed", inputs=blank), [vector("")])
     close(post(alone, "/embed", inputs=blank, truncation_direction="left"), [vector("mat")])
     status, answer = ask(alone, "/embed", {"inputs": blank, "truncate": False})
-    assert (status, answer["error"][:60]) == (422, "a text has 50003 characters, and the model takes 16384 at mo")
+    assert (status, answer["error"][:60]) == (422, "text 0 has 50003 characters, and the model takes 16384 at mo")
 
 
 def test_refusals_have_the_form_that_clients_read(tmp_path: Path) -> None:

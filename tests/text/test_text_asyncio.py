@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,33 +34,39 @@ def test_many_callers_of_an_event_loop(encoder: text.TextModel, expected: np.nda
 
 
 class Held:
-    """A pool whose runs wait until they are let go, and that knows what is asked of it."""
+    """A pool whose core keeps blocks of texts back until they are let go."""
 
     def __init__(self, pool: Any, at_once: int = 8) -> None:
-        self.pool, self.at_once = pool, at_once
-        self.running = self.most = self.cancelled = 0
-        self.timeouts: list[float | None] = []
-        self.let_go = asyncio.Event()
+        self.pool, self.at_once, self.core = pool, at_once, self
+        self.blocks: list[Any] = []
+        self.texts: list[int] = []
         self.fails: Exception | None = None
+        self.holds = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.pool, name)
 
-    async def run_async(self, names: Any, feed: Any, *, timeout: float | None, when_full: str) -> Any:
-        assert when_full == "reject"
-        self.timeouts.append(timeout)
-        self.running += 1
-        self.most = max(self.most, self.running)
-        try:
-            await self.let_go.wait()
-            if self.fails is not None:
-                raise self.fails
-            return self.pool.run(names, feed)
-        except asyncio.CancelledError:
-            self.cancelled += 1
-            raise
-        finally:
-            self.running -= 1
+    @property
+    def _members(self) -> Any:
+        return self
+
+    def submit_tokens(self, block: Any, waits: bool, limited: bool) -> None:
+        assert (waits, limited) == (False, True)
+        self.texts.append(len(block.lengths))
+        if self.fails is not None:
+            raise self.fails
+        self.blocks.append(block)
+        if not self.holds:
+            self.let_go()
+
+    def let_go(self) -> None:
+        self.holds = False
+        while self.blocks:
+            block = self.blocks.pop(0)
+            try:
+                self.pool._members.core.submit_tokens(block, False, True)
+            except ortmulti.Error as error:
+                block.fail(error)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -73,41 +80,87 @@ def test_a_call_has_no_more_texts_pending_than_keep_the_pool_busy(encoder: text.
         held = Held(encoder.pool)
         model = text.TextModel(held, encoder.settings, closes=False)
         task = asyncio.ensure_future(model.embed_async(["a"] * 100, timeout=30, when_full="reject"))
-        await until(lambda: held.running == 8)
+        await until(lambda: sum(held.texts) == 8)
         other = asyncio.ensure_future(model.embed_async(["b"], when_full="reject"))
-        await until(lambda: held.running == 9)
-        held.let_go.set()
+        await until(lambda: len(held.texts) == 3)  # the call before has no others there
+        assert sum(held.texts) == 9
+        held.let_go()
         assert len(await task) == 100
         assert len(await other) == 1
-        assert held.most <= 9
-        assert held.timeouts.count(None) == 1
-        assert all(0 < one <= 30 for one in held.timeouts if one is not None)
 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("how", ["fails", "cancelled"])
-def test_what_is_left_after_an_error_is_cancelled(encoder: text.TextModel, how: str) -> None:
+def test_no_more_are_submitted_after_an_error(encoder: text.TextModel) -> None:
     async def main() -> None:
         held = Held(encoder.pool)
         model = text.TextModel(held, encoder.settings, closes=False)
         task = asyncio.ensure_future(model.embed_async(["a"] * 70, when_full="reject"))
-        await until(lambda: held.running == 8)
-        if how == "cancelled":
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                async with asyncio.timeout(60):
-                    await task
-            assert held.cancelled == 8
-        else:
-            held.fails = ortmulti.QueueFull("full")
-            held.let_go.set()
-            with pytest.raises(ortmulti.QueueFull):
-                await task
-        assert held.running == 0
-        assert len(held.timeouts) < 70
+        await until(lambda: sum(held.texts) == 8)
+        held.fails = ortmulti.QueueFull("full")
+        held.let_go()
+        with pytest.raises(ortmulti.QueueFull):
+            await task
+        assert sum(held.texts) <= 16
 
     asyncio.run(main())
+
+
+def test_what_is_left_of_a_cancelled_call_is_cancelled(encoder: text.TextModel) -> None:
+    async def main() -> None:
+        held = Held(encoder.pool)
+        model = text.TextModel(held, encoder.settings, closes=False)
+        task = asyncio.ensure_future(model.embed_async(["a"] * 70, when_full="reject"))
+        await until(lambda: sum(held.texts) == 8)
+        blocks = [*held.blocks]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            async with asyncio.timeout(60):
+                await task
+        held.let_go()
+        for block in blocks:
+            assert block.arrived()
+            assert block.take() == (None, [(i, None) for i in range(4)])
+        assert sum(held.texts) == 8
+
+    asyncio.run(main())
+
+
+def test_a_closed_pool_is_said(folder: Path) -> None:
+    model = text.load(folder, "cpu")
+    model.close()
+    with pytest.raises(ortmulti.ClosedError, match="the pool is closed"):
+        asyncio.run(model.embed_async(["a"] * 100))
+    for texts in (["a"], ["a"] * 100):
+        with pytest.raises(ortmulti.ClosedError, match="the pool is closed"):
+            model.embed(texts)
+
+
+def test_a_full_queue_rejects_the_whole_call(folder: Path) -> None:
+    async def main() -> None:
+        with text.load(folder, "cpu", max_queue=1) as model:
+            calls = [model.embed_async(["rows " * 200] * 64, when_full="reject") for _ in range(8)]
+            found = await asyncio.gather(*calls, return_exceptions=True)
+            assert all(isinstance(one, np.ndarray | ortmulti.QueueFull) for one in found)
+            assert any(isinstance(one, ortmulti.QueueFull) for one in found)
+            assert (await model.embed_async(["a"] * 100)).shape == (100, WIDTH)
+
+    asyncio.run(main())
+
+
+class Blind(asyncio.SelectorEventLoop):
+    """A loop that watches no file descriptors of others."""
+
+    def add_reader(self, *_: Any) -> None:  # type: ignore[override]
+        raise NotImplementedError
+
+
+def test_loops_that_watch_no_descriptors(encoder: text.TextModel, expected: np.ndarray) -> None:
+    with asyncio.Runner(loop_factory=Blind) as runner:
+        found = runner.run(encoder.embed_async(TEXTS * 40))
+        np.testing.assert_allclose(found, np.tile(expected, (40, 1)), **CLOSE)
+        with pytest.raises(ortmulti.InvalidArgument, match="text 1 has half"):
+            runner.run(encoder.embed_async(["a", "\ud800"]))
 
 
 def test_a_deadline_is_the_whole_calls(encoder: text.TextModel) -> None:
@@ -116,22 +169,58 @@ def test_a_deadline_is_the_whole_calls(encoder: text.TextModel) -> None:
     with pytest.raises(ortmulti.InvalidType, match="timeout is a number"):
         asyncio.run(encoder.embed_async(["a"], timeout="1"))
 
+    async def main() -> None:
+        held = Held(encoder.pool)
+        model = text.TextModel(held, encoder.settings, closes=False)
+        task = asyncio.ensure_future(model.embed_async(["a"] * 100, timeout=0.3, when_full="reject"))
+        await until(lambda: len(held.texts) == 2)
+        [first, _] = held.blocks
+        threading.Event().wait(0.35)  # the deadline passes
+        held.let_go()
+        first.wait()
+        with pytest.raises(ortmulti.DeadlineExceeded, match=r"within 300 ms"):
+            await task
+        assert len(held.texts) == 2
 
-def test_large_texts_are_tokenized_in_other_threads(encoder: text.TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: set[str] = set()
-    encode = Tokenizer.encode
+    asyncio.run(main())
 
-    def recorded(self: Tokenizer, *arguments: Any) -> Any:
-        threads.add(threading.current_thread().name)
-        return encode(self, *arguments)
 
-    monkeypatch.setattr(Tokenizer, "encode", recorded)
-    asyncio.run(encoder.embed_async(["a cat"]))
-    assert threads == {threading.current_thread().name}
-    threads.clear()
-    asyncio.run(encoder.embed_async(["a cat " * 400, "b"]))
-    assert len(threads) == 1
-    assert next(iter(threads)).startswith("ortmulti-text")
+def test_what_waits_for_the_tokenizer_has_a_deadline_and_is_joined(
+    encoder: text.TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+    threads: list[str] = []
+    batches: list[int] = []
+    encode = Tokenizer._encode
+
+    def held(self: Tokenizer, tokenizer: Any, texts: Any, *more: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        batches.append(len(texts))
+        began.set()
+        assert goes_on.wait(60)
+        return encode(self, tokenizer, texts, *more)
+
+    monkeypatch.setattr(Tokenizer, "_encode", held)
+
+    async def main() -> None:
+        first = asyncio.ensure_future(encoder.embed_async(["a cat"]))
+        await until(began.is_set)
+        late = asyncio.ensure_future(encoder.embed_async(["b"], timeout=0.001))
+        wrong = asyncio.ensure_future(encoder.embed_async(["a", "\ud800"]))
+        others = [asyncio.ensure_future(encoder.embed_async([f"a cat {i}"], timeout=60)) for i in range(20)]
+        await asyncio.sleep(0.01)  # the deadline passes
+        goes_on.set()
+        with pytest.raises(ortmulti.DeadlineExceeded, match="the texts were not tokenized within 1 ms"):
+            await late
+        with pytest.raises(ortmulti.InvalidArgument, match="text 1 has half of a surrogate pair"):
+            await wrong
+        assert (await first).shape == (1, WIDTH)
+        for i, other in enumerate(others):
+            np.testing.assert_allclose(await other, encoder.embed([f"a cat {i}"]), **CLOSE)
+
+    asyncio.run(main())
+    assert threads[0].startswith("ortmulti-text")
+    assert batches[1] == 22  # all that waited, before the wrong one had them done one by one
 
 
 def test_encodings(encoder: text.TextModel) -> None:

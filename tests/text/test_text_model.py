@@ -7,15 +7,13 @@ import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
 
 import ortmulti
 from ortmulti import text
-from ortmulti.text.vectors import pooled
-from tests.support import exports
+from tests.support import exports, onnx_models
 from tests.support.exports import CLOSE, TEXTS, WIDTH
 
 
@@ -145,6 +143,27 @@ def test_long_texts_are_cut_or_refused(encoder: text.TextModel, folder: Path) ->
     assert encoder.count_tokens([long, "cat", ""]) == [len(full), 3, 2]
 
 
+def test_what_is_read_of_a_text_is_bounded(encoder: text.TextModel) -> None:
+    """64 characters for each token that the model takes, from the side that is kept."""
+    most = max(16_384, 64 * encoder.settings.max_length)
+    blank = " " * most
+    for call in (encoder.embed, lambda texts, **more: asyncio.run(encoder.embed_async(texts, **more))):
+        found = call([blank + "cat", blank[3:] + "cat", "cat"])
+        np.testing.assert_allclose(found, encoder.embed(["", "cat", "cat"]), **CLOSE)
+        np.testing.assert_allclose(call([blank + "cat"], truncate="left"), encoder.embed(["cat"]), **CLOSE)
+        with pytest.raises(ortmulti.InvalidArgument, match=f"text 1 has {most + 3} characters, and the model takes"):
+            call(["a", blank + "cat"], truncate=False)
+
+
+def test_a_model_that_keeps_the_end_of_texts_reads_the_end(tmp_path: Path) -> None:
+    exports.export(tmp_path, files={"tokenizer_config.json": {"truncation_side": "left"}})
+    with text.load(tmp_path, "cpu") as model:
+        assert model.settings.truncation_side == "left"
+        np.testing.assert_allclose(
+            model.embed(["rows " * 20_000 + "cat"]), model.embed(["rows " * 300 + "cat"]), **CLOSE
+        )
+
+
 def test_any_length_that_the_files_allow(tmp_path: Path) -> None:
     """An array for the longest of these would take 16 GiB."""
     exports.export(tmp_path, files={"config.json": {"max_position_embeddings": 2**31 - 1}})
@@ -159,14 +178,19 @@ def test_any_length_that_the_files_allow(tmp_path: Path) -> None:
 
 
 def test_position_ids_are_counted(tmp_path: Path) -> None:
-    exports.export(tmp_path, inputs=(*exports.INPUTS, "position_ids"))
+    inputs = (*exports.INPUTS, "token_type_ids", "position_ids")
+    exports.export(tmp_path, inputs=inputs)
     wanted = [exports.vectors_of(tmp_path, one).mean(0) for one in TEXTS]
     with text.load(tmp_path, "cpu") as model:
         np.testing.assert_allclose(model.embed(TEXTS), wanted, **CLOSE)
-        pool = mock.Mock(wraps=model.pool)
-        text.TextModel(pool, model.settings, closes=False).embed(["a cat"])
-    [call] = pool.run.call_args_list
-    np.testing.assert_array_equal(call.args[1]["position_ids"], [[0, 1, 2, 3]])
+    names = "int64[batch, n] input_ids, int64[batch, n] attention_mask, int64[batch, n] position_ids"
+    nodes = "found = Cast <to = 1> (position_ids) last_hidden_state = Unsqueeze (found, two)"
+    made = onnx_models.with_weights(f"({names}) => (float[batch, n, 1] last_hidden_state) {{ {nodes} }}", two=[2])
+    (tmp_path / "model.onnx").write_bytes(made)
+    with text.load(tmp_path, "cpu") as model:
+        counts: list[int] = []
+        found = model.embed(TEXTS, counts=counts)
+        np.testing.assert_allclose(found[:, 0], [(count - 1) / 2 for count in counts], **CLOSE)
 
 
 def test_prompts(tmp_path: Path) -> None:
@@ -194,9 +218,25 @@ def test_prompts(tmp_path: Path) -> None:
         )
 
 
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max", "mean_sqrt_len", "weightedmean"])
+def _weighted(tokens: np.ndarray) -> np.ndarray:
+    weights = np.arange(1, len(tokens) + 1)
+    made: np.ndarray = weights @ tokens / weights.sum()
+    return made
+
+
+POOLINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "cls": lambda tokens: tokens[0],
+    "mean": lambda tokens: tokens.mean(0),
+    "last": lambda tokens: tokens[-1],
+    "max": lambda tokens: tokens.max(0),
+    "mean_sqrt_len": lambda tokens: tokens.sum(0) / len(tokens) ** 0.5,
+    "weightedmean": _weighted,
+}
+
+
+@pytest.mark.parametrize("pooling", list(POOLINGS))
 def test_poolings_of_texts_that_run_together(folder: Path, pooling: Any) -> None:
-    wanted = [pooled(exports.vectors_of(folder, one)[None].astype(np.float32), pooling) for one in TEXTS]
+    wanted = [POOLINGS[pooling](exports.vectors_of(folder, one)) for one in TEXTS]
     with text.load(folder, "cpu", pooling=pooling) as model:
         np.testing.assert_allclose(model.embed(TEXTS * 8), wanted * 8, **CLOSE)
 

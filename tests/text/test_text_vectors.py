@@ -9,9 +9,24 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti.text.vectors import activated, pooled, shortened
+from ortmulti import _core
+from ortmulti.pool.tokens import TokenRuns, Tokens
+from ortmulti.text.vectors import activated, shortened
+from tests.support import onnx_models
 
-TOKENS = np.array([[[1, 8], [3, 4], [5, 0]]], np.float32)
+TOKENS = np.array([[1, 8], [3, 4], [5, 0]], np.float32)
+TYPES = {np.float32: "float", np.float16: "float16", np.float64: "double", ml_dtypes.bfloat16: "bfloat16"}
+
+
+def pooled(
+    table: Any, pooling: Any, skip: int = 0, nodes: str = "y = Gather (table, input_ids)", shape: str = "1, n, 2"
+) -> Any:
+    """The row of a text of all of the table's tokens."""
+    made = f"(int64[1, n] input_ids) => ({TYPES[table.dtype.type]}[{shape}] y) {{ {nodes} }}"
+    model = onnx_models.with_weights(made, table=table, two=[2], first=np.array(0))
+    with ortmulti.load(model, "cpu", warmup=False) as pool:
+        core = _core.TokenModel([("input_ids", 7)], "y", [pooling] if isinstance(pooling, str) else pooling)
+        return TokenRuns(pool, core).run(Tokens([*range(len(table))]), skip)
 
 
 @pytest.mark.parametrize(
@@ -23,23 +38,30 @@ TOKENS = np.array([[[1, 8], [3, 4], [5, 0]]], np.float32)
         ("mean", [3, 4], [4, 2]),
         ("mean_sqrt_len", [9 / 3**0.5, 12 / 3**0.5], [8 / 2**0.5, 4 / 2**0.5]),
         ("weightedmean", [22 / 6, 16 / 6], [21 / 5, 8 / 5]),
+        (["cls", "mean"], [1, 8, 3, 4], [3, 4, 4, 2]),
     ],
 )
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", list(TYPES))
 def test_pooling(pooling: Any, expected: list[float], behind_the_first: list[float], dtype: Any) -> None:
-    for skip, wanted in ((0, expected), (1, behind_the_first), (9, [5, 0])):
+    last = [5, 0] * (len(expected) // 2)
+    for skip, wanted in ((0, expected), (1, behind_the_first), (9, last)):
         found = pooled(TOKENS.astype(dtype), pooling, skip)
         assert found.dtype == np.float32
-        last = pooling == "mean_sqrt_len" and skip == 9
-        np.testing.assert_allclose(found, wanted if not last else [5, 0], rtol=1e-6)
+        np.testing.assert_allclose(found, [wanted], rtol=1e-6)
+
+
+def test_many_dimensions_are_pooled() -> None:
+    table = np.random.default_rng(0).standard_normal((50, 77)).astype(np.float32)
+    np.testing.assert_allclose(pooled(table, "mean", 3, shape="1, n, 77")[0], table[3:].mean(0), rtol=1e-5, atol=1e-6)
 
 
 def test_what_is_one_vector_already_is_not_pooled() -> None:
-    np.testing.assert_array_equal(pooled(TOKENS[:, 0], "mean"), [1, 8])
-    np.testing.assert_array_equal(pooled(TOKENS[0, 0], None), [1, 8])
-    for output, pooling in ((TOKENS, None), (TOKENS[None], "mean"), (np.concatenate([TOKENS, TOKENS]), "mean")):
-        with pytest.raises(ortmulti.InvalidArgument, match=r"has the shape \(.*\) for one text"):
-            pooled(output, pooling)
+    one = "all = Gather (table, input_ids) y = Gather <axis = 1> (all, first)"
+    np.testing.assert_array_equal(pooled(TOKENS, "mean", nodes=one, shape="1, 2"), [[1, 8]])
+    wide = "all = Gather (table, input_ids) y = Unsqueeze (all, two)"
+    for pooling, nodes, shape in (([], "y = Gather (table, input_ids)", "1, n, 2"), ("mean", wide, "1, n, 1, 2")):
+        with pytest.raises(ortmulti.InvalidArgument, match=r"has the shape \(1, 3, .*\) for one text"):
+            pooled(TOKENS, pooling, nodes=nodes, shape=shape)
 
 
 def test_several_poolings_are_joined_in_their_order() -> None:
@@ -49,7 +71,7 @@ def test_several_poolings_are_joined_in_their_order() -> None:
 
 
 def test_a_sum_of_half_precision_does_not_overflow() -> None:
-    np.testing.assert_array_equal(pooled(np.full((1, 400, 2), 1000, np.float16), "mean"), [1000, 1000])
+    np.testing.assert_array_equal(pooled(np.full((400, 2), 1000, np.float16), "mean"), [[1000, 1000]])
 
 
 def test_vectors_are_cut_before_they_are_normalized() -> None:

@@ -274,7 +274,8 @@ bool Pool::cancel(const std::shared_ptr<Request>& request) {
 }
 
 std::exception_ptr Pool::deadline_error(const Request& request, const std::string& what) const {
-  const auto allowed = request.deadline.value_or(request.submitted) - request.submitted;
+  const auto begin = request.timed_from == Clock::time_point() ? request.submitted : request.timed_from;
+  const auto allowed = request.deadline.value_or(begin) - begin;
   using Tenths = std::chrono::duration<std::int64_t, std::ratio<1, 10'000>>;
   const std::int64_t tenths = std::max<std::int64_t>(0, std::chrono::ceil<Tenths>(allowed).count());
   const std::string milliseconds =

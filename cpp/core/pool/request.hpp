@@ -99,6 +99,8 @@ class Request {
   std::uint64_t caller = 0;        ///< Requests of a caller whose requests fail run alone. 0: unknown.
   RequestTrace trace;              ///< Gets the request's spans.
   std::optional<Clock::time_point> deadline;
+  Clock::time_point
+      timed_from;  ///< Since when the deadline's time counts, for messages, if that is before `submitted`.
   /// Gets the request once it is answered, failed or cancelled, unless it runs in the caller's thread.
   std::shared_ptr<Receiver> receiver;
 

@@ -312,10 +312,13 @@ class Submitted:
         Raises:
             ForkError: Some answers go to the parent process.
         """
-        if self._made_after != _forks and not all(isinstance(one, Exception) or one.arrived() for one in self.requests):
-            raise ForkError(FORKED)
+        self._check_fork()
         taken = _core.take_all(self.requests)
         return [self._outcome(one) for one in taken] if self._wrap or None in taken else taken  # type: ignore[return-value]
+
+    def _check_fork(self) -> None:
+        if self._made_after != _forks and not all(isinstance(one, Exception) or one.arrived() for one in self.requests):
+            raise ForkError(FORKED)
 
     def _outcome(self, taken: list[Any] | BaseException | None) -> Outcome:
         if taken is None:

@@ -24,7 +24,20 @@ from ortmulti.pool.futures import FORKED, Outcome, PoolFuture, Submitted, Wrap, 
 if TYPE_CHECKING:
     from ortmulti._core import PoolRequest
 
-__all__ = ["Ahead", "JoinedRows", "Rows", "RunSize", "as_done", "by_length", "in_order", "run_rows", "submit_rows"]
+__all__ = [
+    "Ahead",
+    "JoinedRows",
+    "Rows",
+    "RunSize",
+    "add_number",
+    "answered",
+    "as_done",
+    "by_length",
+    "in_order",
+    "run_rows",
+    "submit_rows",
+    "until_they_fail",
+]
 
 Feed: TypeAlias = Mapping[str, Any]
 Submit: TypeAlias = Callable[[list[Feed], Submitted], None]
@@ -40,7 +53,12 @@ _SOON = 0.02  # seconds after which the next one that is read has all be submitt
 
 
 def in_order(
-    submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | None, run: Run | None = None
+    submit: Submit,
+    feeds: Iterator[Feed],
+    ahead: Ahead,
+    submitted_as: Callable[[], Submitted],
+    run: Run | None = None,
+    wrap: Wrap | None = None,
 ) -> Iterator[list[Any]]:
     """Yield the outputs of each feed, in order, with as many requests pending as ``ahead`` allows. Cancel those at the
     end. With ``run``, it runs each feed in this thread, as long as another thread would not pay.
@@ -48,14 +66,14 @@ def in_order(
     answers: dict[int, Outcome] = {}  # that wait for earlier ones
     following = (yield from _in_turn(run, feeds, wrap)) if run else 0
     failed: dict[int, Exception] = {}
-    placed = _until_they_fail(feeds, failed, following)
-    with closing(_answered(submit, placed, ahead, wrap)) as answered:
-        for indices, submitted, outcomes in answered:
+    placed = until_they_fail(feeds, failed, following)
+    with closing(answered(submit, placed, ahead, submitted_as)) as blocks:
+        for indices, submitted, outcomes in blocks:
             answers.update(zip(indices, outcomes, strict=True))
             del submitted, outcomes  # they hold what is yielded
             while (outputs := answers.pop(following, None)) is not None:
                 if isinstance(outputs, BaseException):
-                    _number(outputs, following)
+                    add_number(outputs, following)
                     raise outputs
                 yield outputs
                 following += 1
@@ -77,13 +95,16 @@ def _in_turn(run: Run, feeds: Iterator[Feed], wrap: Wrap | None) -> Generator[li
             if long == _LONG_ONES:
                 break
     except Exception as error:
-        _number(error, number)
+        add_number(error, number)
         raise
     return number
 
 
-def _answered(
-    submit: Submit, placed: Iterator[tuple[Place, Feed]], ahead: Ahead, wrap: Wrap | None = None
+def answered(
+    submit: Submit,
+    placed: Iterator[tuple[Place, Feed]],
+    ahead: Ahead,
+    submitted_as: Callable[[], Submitted] = Submitted,
 ) -> Generator[tuple[list[Place], Submitted, list[Outcome]], None, None]:
     """Submit feeds with as many requests pending as ``ahead`` allows, and yield their places, requests and outcomes as
     they were submitted. Read no more once one is refused. Cancel those that are pending at the end.
@@ -91,7 +112,7 @@ def _answered(
     pending: deque[tuple[list[Place], Submitted]] = deque()
 
     def begin(block: list[tuple[Place, Feed]]) -> None:
-        submitted = Submitted(wrap)
+        submitted = submitted_as()
         pending.append(([place for place, _ in block], submitted))
         ahead.pending += len(block)
         submit([feed for _, feed in block], submitted)
@@ -146,7 +167,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
         return index, future
 
     try:
-        blocks = by_length(_until_they_fail(feeds, refused), ahead)
+        blocks = by_length(until_they_fail(feeds, refused), ahead)
         for block in itertools.chain(blocks, [None]):
             if block:
                 begin(block)
@@ -154,7 +175,7 @@ def as_done(submit: Submit, feeds: Iterator[Feed], ahead: Ahead, wrap: Wrap | No
                 yield next_done()
         if refused:
             first = min(refused)
-            _number(refused[first], first)
+            add_number(refused[first], first)
             raise refused[first]
     finally:
         submitted.cancel()  # those that Ctrl-C kept from the pending ones
@@ -166,18 +187,18 @@ def _put(done: native.SimpleQueue[int], index: int, *_taken: object) -> None:
     done.put(index)
 
 
-def _until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception], first: int = 0) -> Iterator[tuple[int, Feed]]:
+def until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception], first: int = 0) -> Iterator[tuple[int, Feed]]:
     """Number the feeds. An error of theirs ends them, and is added to those that failed."""
     index = first - 1
     try:
         for index, feed in enumerate(feeds, first):
             yield index, feed
     except Exception as error:
-        _number(error, index + 1)
+        add_number(error, index + 1)
         failed[index + 1] = error
 
 
-def _number(error: BaseException, index: int) -> None:
+def add_number(error: BaseException, index: int) -> None:
     note = f"This is feed {index}, counted from 0."
     if note not in getattr(error, "__notes__", ()):
         error.add_note(note)
@@ -220,17 +241,17 @@ class Ahead:
 
     def read(self, feed: Any) -> None:
         """Measure what was read, which may be no request."""
-        if self._grows and isinstance(feed, Mapping):
+        if self._grows and (isinstance(feed, Mapping) or hasattr(feed, "nbytes")):
             with suppress(Exception):  # of a class of the caller's
-                self._inputs.add(self._size(feed.values()))
+                self._inputs.add(self._size(feed.values() if isinstance(feed, Mapping) else [feed]))
             self._choose()
 
-    def answered(self, count: int, last: Outcome | None = None) -> None:
+    def answered(self, count: int, last: Any = None) -> None:
         """So many were answered, of which the last one is measured."""
         self.pending -= count
         self._answered += count
-        if self._grows and isinstance(last, list):
-            self._outputs.add(self._size(last))
+        if self._grows and isinstance(last, list | np.ndarray):
+            self._outputs.add(self._size(last if isinstance(last, list) else [last]))
             self._choose()
             self._most_pending = max(self._most, self._limit // 4)
 
@@ -508,8 +529,8 @@ def submit_rows(
     submit: Submit, pieces: Iterator[tuple[range, Feed]], size: RunSize, ahead: Ahead, to: JoinedRows
 ) -> None:
     """Run pieces with as many requests pending as ``ahead`` allows. Cancel those after a failure."""
-    with closing(_answered(submit, pieces, ahead)) as answered:
-        for all_rows, submitted, outcomes in answered:
+    with closing(answered(submit, pieces, ahead)) as blocks:
+        for all_rows, submitted, outcomes in blocks:
             timing = submitted.timing() if size.grows else None  # each is alone then
             del submitted  # with an error it would keep all that the error's traceback knows
             for rows, outputs in zip(all_rows, outcomes, strict=True):

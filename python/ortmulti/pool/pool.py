@@ -299,7 +299,8 @@ class Requests(Readiness, Closing):
         names, found, ahead = self._several(output_names, feeds, lookahead)
         submit = partial(self._submit_many, names, options)
         run = partial(self._run, names, call=options) if lookahead is None and self._takes_turns() else None
-        return many.in_order(submit, found, ahead, _to_values if outputs == "device" else None, run)
+        wrap = _to_values if outputs == "device" else None
+        return many.in_order(submit, found, ahead, partial(Submitted, wrap), run, wrap)
 
     @takes_call
     def as_completed(

@@ -271,14 +271,18 @@ class Front:
 
     # Calls of the sockets, for which the core has no answer.
 
-    def take(self, call: _core.FrontCall, gone: bool, reply: Any) -> None:
-        """Take what the core hands over. Called by one thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+    def take(self, events: list[tuple[_core.FrontCall, bool, Any]]) -> None:
+        """Take what the core hands over. Called by one thread. A loop is woken once for all that is there."""
+        for_loops: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
+        for call, gone, reply in events:
             if not call.asked:
-                self._loop.call_soon_threadsafe(self._drop if gone else self._begin, call)
+                for_loops.setdefault(self._loop, []).append((self._drop if gone else self._begin, (call,)))
             elif asked := self._asked.pop(call, None):
                 loop, future = asked
-                loop.call_soon_threadsafe(_settle, future, reply)
+                for_loops.setdefault(loop, []).append((_settle, (future, reply)))
+        for loop, calls in for_loops.items():
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(_call_all, calls)
 
     def _begin(self, call: _core.FrontCall) -> None:
         self._tasks[call] = task = asyncio.create_task(self._answer(call))
@@ -324,14 +328,19 @@ class Front:
 
 
 def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
-    while (event := core.next()) is not None:
+    while events := core.take():
         if (owner := front()) is None:
             return
         try:
-            owner.take(*event)
-        except Exception:  # of this call alone: others wait for theirs
-            LOGGER.exception("a call could not be taken")
-        del event, owner  # the call counts in the memory for clients
+            owner.take(events)
+        except Exception:  # of these calls alone: others wait for theirs
+            LOGGER.exception("calls could not be taken")
+        del events, owner  # the calls count in the memory for clients
+
+
+def _call_all(calls: list[tuple[Callable[..., None], Any]]) -> None:
+    for call, arguments in calls:
+        call(*arguments)
 
 
 def _end(core: _core.Front, process: int) -> None:

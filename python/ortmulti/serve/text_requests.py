@@ -12,7 +12,7 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.serve.reply import KINDS, as_object, loads
 from ortmulti.serve.service import Refused
 
-__all__ = ["Asked", "bounded", "read", "read_classes", "read_embeddings", "read_inputs", "read_ranks", "read_tokens"]
+__all__ = ["Asked", "read", "read_classes", "read_embeddings", "read_inputs", "read_ranks", "read_tokens"]
 
 # Characters: a query is tokenized again with each text.
 _MOST_OF_QUERY = 16 << 10
@@ -55,29 +55,6 @@ class Asked(NamedTuple):
 
 
 Reader = Callable[[Mapping[str, Any], int], Asked]
-
-
-def bounded(asked: Asked, most: int) -> list[Any]:
-    """Return the items without what of a text is beyond so many characters, where texts are cut.
-
-    To tokenize it would take a hundred times its memory, for tokens that are thrown away.
-
-    Raises:
-        InvalidArgument: A text is longer, and is not to be cut.
-    """
-
-    def cut(text: Any) -> Any:
-        if isinstance(text, tuple):
-            return tuple(map(cut, text))
-        if not isinstance(text, str) or len(text) <= most:
-            return text
-        if asked.truncate is False:
-            raise InvalidArgument(
-                f"a text has {len(text)} characters, and the model takes {most} at most: shorten it, or have it cut"
-            )
-        return text[-most:] if asked.truncate == "left" else text[:most]
-
-    return list(map(cut, asked.items))
 
 
 def read(body: bytes | memoryview, reader: Reader, most: int) -> Asked:

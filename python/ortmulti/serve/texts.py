@@ -36,8 +36,6 @@ _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
 # Of a number: as a vector's, and at most in an answer.
 _VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
-# Of a text, at least and for each token that the model takes: they are tokenized, and more are not.
-_CHARACTERS, _OF_TOKEN = 16 << 10, 64
 # Of a byte of JSON: as Python has it, in texts and tokens.
 _TEXT_BYTES = 4
 
@@ -243,9 +241,9 @@ class Texts:
         vectors, tokens = await self._run(found, asked, embed)
         if form == "tei":
             return await _rows(call, vectors, "[", "]")
-        usage = json.dumps({"model": found.name, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        usage = f'"model":{json.dumps(found.name)},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}}}'
         head, around = '{"object":"list","data":[', ('{"object":"embedding","index":', ',"embedding":', "}")
-        return await _rows(call, vectors, head, f"],{usage[1:]}", around, asked.base64)
+        return await _rows(call, vectors, head, f"],{usage}", around, asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=True, truncate=asked.truncate)
@@ -281,7 +279,7 @@ class Texts:
     async def _run(self, found: ServedTexts, asked: Asked, ask: Callable[..., Awaitable[_T]]) -> tuple[_T, int]:
         """Return the model's answer, and the number of all tokens."""
         counts: list[int] = []
-        items = requests.bounded(asked, max(_CHARACTERS, _OF_TOKEN * found.model.settings.max_length))
+        items = asked.items
         timeout = self._service.defaults_of(found.name).timeout
         answer = await ask(items, counts=counts, timeout=timeout, when_full="reject")
         tokens = sum(counts)
@@ -304,8 +302,10 @@ async def _rows(
     base64: bool = False,
 ) -> Reply:
     def write() -> bytes:
-        _check_finite(vectors)
-        return _core.json_rows(vectors, head, tail, around, base64)
+        body = _core.json_rows(vectors, head, tail, around, base64)
+        if body is None:
+            raise _not_finite()
+        return body
 
     body = write() if vectors.size <= _MOST_WRITTEN else await asyncio.to_thread(write)
     call.reserve(len(body))  # the vectors are gone
@@ -331,7 +331,11 @@ async def _tokens(model: TextModel, asked: Asked) -> Reply:
 
 def _check_finite(numbers: Any) -> None:
     if not np.isfinite(numbers).all():
-        raise Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
+        raise _not_finite()
+
+
+def _not_finite() -> Refused:
+    return Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
 
 
 # Errors.

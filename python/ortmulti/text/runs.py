@@ -6,24 +6,21 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ortmulti import checks
+from ortmulti import _core, checks
 from ortmulti.errors import InvalidArgument
-from ortmulti.text.tokens import Text, Tokenizer, Tokens, Truncate, blocks
-from ortmulti.text.vectors import pooled
+from ortmulti.pool.tokens import Rows, TokenRuns, Tokens
+from ortmulti.text.tokenizing import BLOCK
+from ortmulti.text.tokens import Text, Tokenizer, Truncate, blocks
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import Requests
     from ortmulti.text.settings import Settings
 
 __all__ = ["Runs"]
-
-_Feed = dict[str, NDArray[Any]]
-_Rows = NDArray[np.float32]
 
 
 class Runs:
@@ -39,8 +36,7 @@ class Runs:
         self._requests = requests
         self._settings = settings
         self._tokenizer = tokenizer
-        self._names = [settings.output]
-        self._inputs: _Inputs | None = None
+        self._made: TokenRuns | None = None
         self._width = 0
 
     def width(self) -> int:
@@ -58,11 +54,22 @@ class Runs:
         Raises:
             InvalidArgument: Its inputs have a fixed length.
         """
-        self._inputs = self._inputs or _Inputs(self._requests)
+        if self._made is not None:
+            return
+        inputs = self._requests.get_inputs()
+        if fixed := [one for one in inputs if one.shape and isinstance(one.shape[-1], int)]:
+            raise InvalidArgument(
+                f"the model's input '{fixed[0].name}' has the fixed length {fixed[0].shape[-1]}, and texts have any: "
+                "export it with an open length"
+            )
+        types = [(one.name, _core.element_type_of(np.dtype(one.dtype))) for one in inputs]
+        given = self._settings.pooling
+        pooling = [] if given is None else list(given) if isinstance(given, tuple) else [given]
+        self._made = TokenRuns(self._requests, _core.TokenModel(types, self._settings.output, pooling))
 
     def rows(
         self, texts: Iterable[Text], truncate: Truncate = True, counts: list[int] | None = None, skip: int = 0
-    ) -> Iterator[_Rows]:
+    ) -> Iterator[Rows]:
         """Yield the row of each text, in order.
 
         Args:
@@ -71,35 +78,20 @@ class Runs:
             counts: Receives the number of tokens of each.
             skip: Tokens of a prompt, which are not pooled.
         """
-
-        def feeds() -> Iterator[_Feed]:
-            number = 0
-            found: Iterable[list[Tokens]]
-            for block in blocks(texts):
-                try:
-                    found = [self._tokenizer.encode(block, number, truncate)]
-                except InvalidArgument:  # behind the texts before it
-                    found = (self._tokenizer.encode([text], number + i, truncate) for i, text in enumerate(block))
-                for some in found:
-                    yield from map(self._feed, self._counted(some, counts))
-                number += len(block)
-
         _check(truncate)
-        for outputs in self._requests.map(self._names, feeds()):
-            yield self._row(outputs, skip)
+        yield from self._runs().in_order(self._tokens(texts, truncate, counts), skip)
 
     def table(
         self, texts: Sequence[Text], truncate: Truncate = True, counts: list[int] | None = None, skip: int = 0
-    ) -> _Rows:
+    ) -> Rows:
         """Return the rows of all texts."""
+        _check(truncate)
+        tokens = self._tokens(texts, truncate, counts)
         if len(texts) == 1:  # in this thread
-            _check(truncate)
-            [tokens] = self._counted(self._tokenizer.encode(texts, 0, truncate), counts)
-            return self._row(self._requests.run(self._names, self._feed(tokens)), skip)[None]
+            return self._noted(self._runs().run(next(tokens), skip))
         table = _Table(len(texts))
-        for i, row in enumerate(self.rows(texts, truncate, counts, skip)):
-            table.set(i, row)
-        return table.rows(self)
+        self._runs().fill(table.put, tokens, skip)
+        return self._noted(table.rows(self))
 
     async def table_async(
         self,
@@ -109,108 +101,108 @@ class Runs:
         timeout: float | None,
         when_full: Literal["block", "reject"],
         skip: int = 0,
-    ) -> _Rows:
+    ) -> Rows:
         """Do the same without blocking the event loop. No more texts are pending than keep the pool busy, so that those
         of other callers come in between.
         """
         _check(truncate)
-        end = None if timeout is None else time.monotonic() + checks.number("timeout", timeout)
-        table, most, first = _Table(len(texts)), self._requests.at_once, 0
-        pending: deque[tuple[int, asyncio.Task[list[NDArray[Any]]]]] = deque()
+        if timeout is not None:
+            checks.number("timeout", timeout)
+        checks.choice("when_full", when_full, ("block", "reject"))
+        runs, begin = self._runs(), time.monotonic()
+        pending: deque[tuple[_core.TokenBlock, asyncio.Future[Rows]]] = deque()
+        table = _Table(len(texts))
+        asked = answered = 0
 
         async def answer() -> None:
-            place, task = pending[0]
-            table.set(place, self._row(await task, skip))
+            nonlocal answered
+            block, future = pending[0]
+            rows = await future
             pending.popleft()
+            if counts is not None:
+                counts.extend(block.lengths)
+            table.put(slice(answered, answered + len(rows)), rows)
+            answered += len(rows)
 
         try:
-            for block in blocks(texts):
-                found = self._counted(await self._tokenizer.encode_async(block, first, truncate), counts)
-                for i in sorted(range(len(found)), key=lambda i: len(found[i].ids), reverse=True):
-                    while len(pending) >= most:
-                        await answer()
-                    left = None if end is None else max(0.0, end - time.monotonic())
-                    run = self._requests.run_async(self._names, self._feed(found[i]), timeout=left, when_full=when_full)
-                    pending.append((first + i, asyncio.ensure_future(run)))
-                first += len(found)
+            for some in blocks(texts, self._at_once() if len(texts) > 1 else 1):
+                if len(pending) == 2:  # one is tokenized while the other runs
+                    await answer()
+                block = runs.block(skip)
+                pending.append((block, runs.future(block)))
+                then = _submitter(runs, block, timeout, begin, when_full == "reject")
+                self._tokenizer.encode_later(some, asked, truncate, then, timeout, begin)
+                asked += len(some)
             while pending:
                 await answer()
         finally:
-            for _, task in pending:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
-        return table.rows(self)
+            for block, future in pending:
+                block.cancel()
+                if future.done() and not future.cancelled():
+                    future.exception()  # else it is said that nobody asked for it
+        return self._noted(table.rows(self))
 
-    def _counted(self, found: list[Tokens], counts: list[int] | None) -> list[Tokens]:
-        if counts is not None:
-            counts.extend(len(tokens.ids) for tokens in found)
-        return found
+    def _at_once(self) -> int:
+        return max(1, min(BLOCK, self._requests.at_once // 2))
 
-    def _feed(self, tokens: Tokens) -> _Feed:
-        if self._inputs is None:
-            self._inputs = _Inputs(self._requests)
-        return self._inputs.feed(tokens)
+    def _runs(self) -> TokenRuns:
+        self.check()
+        assert self._made is not None
+        return self._made
 
-    def _row(self, outputs: list[NDArray[Any]], skip: int) -> _Rows:
-        row = pooled(outputs[0], self._settings.pooling, skip)
-        self._width = len(row)
-        return row
+    def _tokens(self, texts: Iterable[Text], truncate: Truncate, counts: list[int] | None) -> Iterator[Tokens]:
+        number = 0
+        for block in blocks(texts):
+            found: Iterable[list[Tokens]]
+            try:
+                found = [self._tokenizer.encode(block, number, truncate)]
+            except InvalidArgument:  # behind the texts before it
+                found = (self._tokenizer.encode([text], number + i, truncate) for i, text in enumerate(block))
+            for some in found:
+                if counts is not None:
+                    counts.extend(len(tokens.ids) for tokens in some)
+                yield from some
+            number += len(block)
 
-
-class _Inputs:
-    """Makes the inputs of a text, of its own length. Those that depend on the length alone are views of one array."""
-
-    _AT_FIRST = 512  # tokens; the longest that a file allows may be any number
-
-    def __init__(self, requests: Requests) -> None:
-        inputs = requests.get_inputs()
-        if fixed := [one for one in inputs if one.shape and isinstance(one.shape[-1], int)]:
-            raise InvalidArgument(
-                f"the model's input '{fixed[0].name}' has the fixed length {fixed[0].shape[-1]}, and texts have any: "
-                "export it with an open length"
-            )
-        types = {one.name: one.dtype for one in inputs}
-        self._ids = types.pop("input_ids")
-        self._types = types
-        self._made = self._make(self._AT_FIRST)
-
-    def _make(self, length: int) -> tuple[int, _Feed]:
-        made: dict[str, Callable[..., NDArray[Any]]] = {
-            "attention_mask": np.ones,
-            "token_type_ids": np.zeros,
-            "position_ids": _counted,
-        }
-        return length, {name: made[name]((1, length), type_) for name, type_ in self._types.items()}
-
-    def feed(self, tokens: Tokens) -> _Feed:
-        ids = np.array([tokens.ids], self._ids)
-        length, (room, made) = ids.shape[1], self._made
-        if length > room:
-            _, made = self._made = self._make(2 * length)
-        feed = {name: array[:, :length] for name, array in made.items()}
-        feed["input_ids"] = ids
-        if tokens.types is not None:
-            feed["token_type_ids"] = np.array([tokens.types], self._types["token_type_ids"])
-        return feed
+    def _noted(self, table: Rows) -> Rows:
+        self._width = table.shape[1]
+        return table
 
 
-def _counted(shape: tuple[int, int], type_: Any) -> NDArray[Any]:
-    return np.arange(shape[1], dtype=type_)[None]
+def _submitter(
+    runs: TokenRuns, block: _core.TokenBlock, timeout: float | None, begin: float, limited: bool
+) -> Callable[[list[Tokens] | Exception], None]:
+    """Return what is called with a block's tokens, or with why there are none, in a thread that tokenizes."""
+
+    def submit(found: list[Tokens] | Exception) -> None:
+        try:
+            if isinstance(found, Exception):
+                raise found
+            block.fill(found, None, timeout, begin)
+        except Exception as error:
+            block.fail(error)
+        else:
+            runs.submit(block, waits=False, limited=limited)
+
+    return submit
 
 
 class _Table:
-    """Rows of one width: that of the first one."""
+    """Rows of one width: that of the first ones."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._rows: _Rows | None = None
+        self._rows: Rows | None = None
 
-    def set(self, place: int, row: _Rows) -> None:
+    def put(self, places: list[int] | slice, rows: Rows) -> None:
         if self._rows is None:
-            self._rows = np.empty((self._count, len(row)), np.float32)
-        self._rows[place] = row
+            if isinstance(places, slice) and len(rows) == self._count:
+                self._rows = rows  # not copied
+                return
+            self._rows = np.empty((self._count, rows.shape[1]), np.float32)
+        self._rows[places] = rows
 
-    def rows(self, runs: Runs) -> _Rows:
+    def rows(self, runs: Runs) -> Rows:
         return np.empty((0, runs.width()), np.float32) if self._rows is None else self._rows
 
 

@@ -3,46 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ortmulti.errors import InvalidArgument, InvalidType, LibraryError
+from ortmulti.errors import Error, InvalidArgument, InvalidType, LibraryError
+from ortmulti.pool.tokens import Tokens
+from ortmulti.text.tokenizing import BLOCK, CHARACTERS, Job, Tokenizing
 
 if TYPE_CHECKING:
     from tokenizers import Encoding
 
     from ortmulti.text.settings import Settings, Side
 
-__all__ = ["BLOCK", "Text", "Tokenizer", "Tokens", "Truncate", "blocks"]
+__all__ = ["Text", "Tokenizer", "Truncate", "blocks"]
 
 Text: TypeAlias = str | tuple[str, str] | Sequence[int]
 """A text, a pair of texts, or tokens with the special ones."""
 Truncate: TypeAlias = bool | Literal["right", "left"]
 
-BLOCK = 64
-"""Texts are tokenized so many at a time, so that those of other callers come in between."""
-_THREADS = 4
-_AT_ONCE = 1000  # characters: what takes less than handing it to another thread and back
+# Characters of a text that are tokenized, at least and for each token that the model takes. To tokenize more would take
+# a hundred times its memory, for tokens that are cut off.
+_LEAST_CHARACTERS, _OF_TOKEN = 16 << 10, 64
 
 
-class Tokens(NamedTuple):
-    """The tokens of a text, and their types where these are not all 0."""
-
-    ids: Sequence[int] | NDArray[Any]
-    types: Sequence[int] | None = None
-
-
-def blocks(texts: Iterable[Text]) -> Iterator[list[Text]]:
-    """Cut texts into blocks."""
-    rest = iter(texts)
-    while block := list(islice(rest, BLOCK)):
+def blocks(texts: Iterable[Text], most: int = BLOCK) -> Iterator[list[Text]]:
+    """Cut texts into blocks of so many, and of so many characters that others soon have their turn."""
+    block: list[Text] = []
+    size = 0
+    try:
+        for text in texts:
+            of_text = min(size_of(text), CHARACTERS)
+            if block and (len(block) >= most or size + of_text > CHARACTERS):
+                yield block
+                block, size = [], 0
+            block.append(text)
+            size += of_text
+    except Exception:  # is raised behind the texts before it
+        if block:
+            yield block
+        raise
+    if block:
         yield block
 
 
@@ -67,7 +72,8 @@ class Tokenizer:
         self._count: int = cutting.get_vocab_size()
         self._has_types = "token_type_ids" in settings.inputs
         self._types_of_one = self._has_types and any(cutting.encode("a").type_ids)
-        self._threads: tuple[int, ThreadPoolExecutor] | None = None
+        self._most_characters = max(_LEAST_CHARACTERS, _OF_TOKEN * settings.max_length)
+        self._tokenizing = Tokenizing(self._encode_jobs)
 
     def encode(self, texts: Sequence[Text], first: int = 0, truncate: Truncate = True) -> list[Tokens]:
         """Tokenize texts, of which the first one has this number in messages.
@@ -76,22 +82,24 @@ class Tokenizer:
             InvalidArgument: A text is too long with ``truncate=False``, or has no tokens.
             InvalidType: One is no text.
         """
-        written = [text for text in texts if _is_written(text)]
-        side = self._settings.truncation_side if isinstance(truncate, bool) else truncate
-        found = iter(self._encode(self._cutting(side), written, first, texts))
-        return [
-            self._checked(next(found), first + i, text, truncate)
-            if _is_written(text)
-            else Tokens(self._ids(text, first + i, truncate))
-            for i, text in enumerate(texts)
-        ]
+        side = self._side(truncate)
+        found = self._encode(self._cutting(side), self._written(texts, first, truncate), first, texts)
+        return self._tokens(texts, iter(found), first, truncate)
 
-    async def encode_async(self, texts: Sequence[Text], first: int = 0, truncate: Truncate = True) -> list[Tokens]:
-        """The same, in another thread if it may take long."""
-        if sum(map(_size, texts)) <= _AT_ONCE:
-            return self.encode(texts, first, truncate)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._executor(), self.encode, texts, first, truncate)
+    def encode_later(
+        self,
+        texts: Sequence[Text],
+        first: int,
+        truncate: Truncate,
+        then: Callable[[list[Tokens] | Exception], None],
+        timeout: float | None,
+        begin: float,
+    ) -> None:
+        """The same in another thread, together with texts of other callers. ``then`` gets the tokens there, or an
+        error: also where ``timeout`` has passed, in seconds since ``begin``, before it is their turn.
+        """
+        size = sum(min(size_of(text), self._most_characters) for text in texts)
+        self._tokenizing.add(Job(texts, size, first, truncate, then, timeout, begin))
 
     def encodings(self, texts: Sequence[Any], special_tokens: bool = True) -> list[Encoding]:
         """Tokenize texts without cutting them."""
@@ -102,12 +110,10 @@ class Tokenizer:
         return found
 
     async def encodings_async(self, texts: Sequence[str], special_tokens: bool = True) -> list[Encoding]:
-        """The same, in another thread."""
+        """The same, in other threads."""
         found: list[Encoding] = []
         for block in blocks(texts):
-            found += await asyncio.get_running_loop().run_in_executor(
-                self._executor(), self.encodings, block, special_tokens
-            )
+            found += await asyncio.to_thread(self.encodings, block, special_tokens)
         return found
 
     def count(self, texts: Sequence[str]) -> list[int]:
@@ -124,17 +130,62 @@ class Tokenizer:
 
     def close(self) -> None:
         """End the threads when they have done what they were asked for."""
-        with self._lock:
-            threads, self._threads = self._threads, None
-        if threads is not None and threads[0] == os.getpid():
-            threads[1].shutdown(wait=False)
+        self._tokenizing.close()
 
-    def _executor(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._threads is None or self._threads[0] != os.getpid():  # a forked child has none of these threads
-                count = min(_THREADS, len(os.sched_getaffinity(0)))
-                self._threads = os.getpid(), ThreadPoolExecutor(count, "ortmulti-text")
-            return self._threads[1]
+    def _encode_jobs(self, jobs: list[Job]) -> list[list[Tokens] | Exception]:
+        """Tokenize what several callers wait for. An error is one caller's."""
+        found: dict[int, Iterator[Encoding]] = {}
+        for side in {self._side(job.truncate) for job in jobs} if len(jobs) > 1 else ():
+            these = [job for job in jobs if self._side(job.truncate) == side]
+            try:
+                written = [self._written(job.texts, job.first, job.truncate) for job in these]
+                encodings = iter(self._encode(self._cutting(side), [text for each in written for text in each], 0, []))
+            except Exception:  # then one by one
+                continue
+            found.update((id(job), islice(encodings, len(each))) for job, each in zip(these, written, strict=True))
+        return [self._of_job(job, found.get(id(job))) for job in jobs]
+
+    def _of_job(self, job: Job, found: Iterator[Encoding] | None) -> list[Tokens] | Exception:
+        try:
+            if found is None:
+                return self.encode(job.texts, job.first, job.truncate)
+            return self._tokens(job.texts, found, job.first, job.truncate)
+        except Exception as error:
+            error.__traceback__ = None if isinstance(error, Error) else error.__traceback__
+            return error
+
+    def _side(self, truncate: Truncate) -> Side:
+        return self._settings.truncation_side if isinstance(truncate, bool) else truncate
+
+    def _written(self, texts: Sequence[Text], first: int, truncate: Truncate) -> list[Any]:
+        """Return those that are to be tokenized, without what of a text is beyond the characters that are read."""
+        most = self._most_characters
+        return [
+            self._cut(text, first + i, truncate) if size_of(text) > most else text
+            for i, text in enumerate(texts)
+            if _is_written(text)
+        ]
+
+    def _cut(self, text: Any, number: int, truncate: Truncate) -> Any:
+        if isinstance(text, tuple):
+            return tuple(self._cut(part, number, truncate) for part in text)
+        most = self._most_characters
+        if not isinstance(text, str) or len(text) <= most:
+            return text
+        if truncate is False:
+            raise InvalidArgument(
+                f"text {number} has {len(text)} characters, and the model takes {most} at most: shorten it, or have it "
+                "cut by truncate=True"
+            )
+        return text[-most:] if self._side(truncate) == "left" else text[:most]
+
+    def _tokens(self, texts: Sequence[Text], found: Iterator[Encoding], first: int, truncate: Truncate) -> list[Tokens]:
+        return [
+            self._checked(next(found), first + i, text, truncate)
+            if _is_written(text)
+            else Tokens(self._ids(text, first + i, truncate))
+            for i, text in enumerate(texts)
+        ]
 
     def _cutting(self, side: Side | None) -> Any:
         """Return the tokenizer that cuts at this side; None: at none. A second one is loaded at its first use."""
@@ -224,7 +275,8 @@ def _is_written(text: Any) -> bool:
     return isinstance(text, str) or (isinstance(text, tuple) and any(isinstance(part, str) for part in text))
 
 
-def _size(text: Any) -> int:
+def size_of(text: Any) -> int:
+    """Return the characters of a text, or its tokens."""
     if isinstance(text, tuple):
         return sum(len(part) if isinstance(part, str) else 1 for part in text)
     return len(text) if hasattr(text, "__len__") else 1
