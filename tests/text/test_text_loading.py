@@ -7,6 +7,7 @@ import json
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -123,6 +124,37 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     exports.export(tmp_path, files={"tokenizer.json": "{}"})
     with pytest.raises(ortmulti.InvalidArgument, match=r"tokenizer.json is no tokenizer: "):
         text.load(tmp_path, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "when"),
+    [
+        ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "load"),
+        (
+            "post_processor",
+            {
+                "type": "TemplateProcessing",
+                "single": [{"SpecialToken": {"id": "[X]", "type_id": 0}}],
+                "pair": [],
+                "special_tokens": {},
+            },
+            "call",
+        ),
+    ],
+)
+def test_a_panic_of_the_package_is_an_error(tmp_path: Path, part: str, value: Any, when: str) -> None:
+    """It is no `Exception`."""
+    folder = exports.export(tmp_path)
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {part: value}), "utf-8")
+    if when == "load":
+        with pytest.raises(ortmulti.InvalidArgument, match=r"tokenizer.json is no tokenizer: "):
+            text.load(folder, "cpu")
+        return
+    with text.load(folder, "cpu", warmup=False) as model:
+        for call in (model.embed, lambda texts: asyncio.run(model.embed_async(texts)), model.count_tokens):
+            with pytest.raises(ortmulti.InvalidArgument, match="the tokenizer does not take these texts: "):
+                call(["a cat"])
 
 
 def test_a_tokenizer_that_fails_and_one_without_room(tmp_path: Path) -> None:

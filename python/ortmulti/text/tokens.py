@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -71,7 +72,7 @@ class Tokenizer:
         self._special: int = cutting.num_special_tokens_to_add(False)
         self._count: int = cutting.get_vocab_size()
         self._has_types = "token_type_ids" in settings.inputs
-        self._types_of_one = self._has_types and any(cutting.encode("a").type_ids)
+        self._types_of_one = self._has_types and any(self._encode(cutting, ["a"], 0, ["a"])[0].type_ids)
         self._most_characters = max(_LEAST_CHARACTERS, _OF_TOKEN * settings.max_length)
         self._tokenizing = Tokenizing(self._encode_jobs)
 
@@ -103,10 +104,8 @@ class Tokenizer:
 
     def encodings(self, texts: Sequence[Any], special_tokens: bool = True) -> list[Encoding]:
         """Tokenize texts without cutting them."""
-        try:
+        with _told(lambda error: _wrong(texts, 0, error)):
             found: list[Encoding] = self._cutting(None).encode_batch(texts, add_special_tokens=special_tokens)
-        except Exception as error:  # of no narrower class
-            raise _wrong(texts, 0, error) from None
         return found
 
     async def encodings_async(self, texts: Sequence[str], special_tokens: bool = True) -> list[Encoding]:
@@ -125,7 +124,7 @@ class Tokenizer:
         """Return how many tokens a prompt has before a text: without the special ones behind it."""
         if not prompt:
             return 0
-        encoding = self._cutting(self._settings.truncation_side).encode(prompt)
+        [encoding] = self._encode(self._cutting(self._settings.truncation_side), [prompt], 0, [prompt])
         return len(encoding.ids) - bool(encoding.special_tokens_mask[-1])
 
     def close(self) -> None:
@@ -195,10 +194,8 @@ class Tokenizer:
             return self._by_side[side]
 
     def _encode(self, tokenizer: Any, texts: Sequence[Any], first: int, among: Sequence[Any]) -> list[Encoding]:
-        try:
+        with _told(lambda error: _wrong(among, first, error)):
             found: list[Encoding] = tokenizer.encode_batch_fast(texts)  # without the GIL, on several cores
-        except Exception as error:
-            raise _wrong(among, first, error) from None
         return found
 
     def _checked(self, encoding: Encoding, number: int, text: Text, truncate: Truncate) -> Tokens:
@@ -246,6 +243,19 @@ class Tokenizer:
         return ids
 
 
+@contextlib.contextmanager
+def _told(as_: Callable[[BaseException], Error]) -> Iterator[None]:
+    """Raise an error of ours in place of the package's: of no narrower class, or a panic of Rust, which is not even an
+    `Exception`.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise as_(error) from None
+
+
 def _load(settings: Settings, side: Side | None) -> Any:
     try:
         from tokenizers import Tokenizer, normalizers
@@ -253,17 +263,13 @@ def _load(settings: Settings, side: Side | None) -> Any:
         raise LibraryError(
             f'models of texts need tokenizers ({error}): pip install "ortmulti[text]"', name="tokenizers"
         ) from None
-    try:
+    with _told(lambda error: InvalidArgument(f"{settings.tokenizer} is no tokenizer: {error}")):
         tokenizer = Tokenizer.from_file(str(settings.tokenizer))
-    except Exception as error:  # of no narrower class
-        raise InvalidArgument(f"{settings.tokenizer} is no tokenizer: {error}") from None
     tokenizer.no_padding()  # the pool pads, and only as far as a run needs
     tokenizer.no_truncation()
     if side is not None:
-        try:
+        with _told(lambda error: InvalidArgument(f"texts cannot be cut to max_length {settings.max_length}: {error}")):
             tokenizer.enable_truncation(settings.max_length, strategy="longest_first", direction=side)
-        except Exception as error:
-            raise InvalidArgument(f"texts cannot be cut to max_length {settings.max_length}: {error}") from None
     if settings.lower_case:
         given = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *given])
@@ -282,7 +288,7 @@ def size_of(text: Any) -> int:
     return len(text) if hasattr(text, "__len__") else 1
 
 
-def _wrong(texts: Sequence[Any], first: int, error: Exception) -> InvalidArgument:
+def _wrong(texts: Sequence[Any], first: int, error: BaseException) -> InvalidArgument:
     """Return the error for what the tokenizer did not take."""
     for number, text in enumerate(texts, first):
         parts = text if isinstance(text, tuple) else (text,)
