@@ -108,18 +108,6 @@ def test_a_packed_pool_maps_its_rows() -> None:
     np.testing.assert_array_equal(pooled, right)
 
 
-def test_what_pays_for_no_order_keeps_its_own() -> None:
-    ahead, found = Ahead(4, many.as_they_come), []
-    for block in by_length(((place, {}) for place in range(300)), ahead):
-        found += [place for place, _ in block]
-        ahead.pending += len(block)
-        if ahead.full():
-            ahead.answered(ahead.pending)
-    assert found == [*range(300)]
-    with ortmulti.load(encoder(), "cpu", batching=Batching(8, pad=PAD, mask="mask", packed=True)) as pool:
-        assert pool._length is many.as_they_come
-
-
 def test_no_graph_is_made_of_packed_runs() -> None:
     batching = Batching(8, pad=PAD, mask="mask", packed=True)
     with pytest.raises(ortmulti.InvalidArgument, match="wait for the GPU within, so that no CUDA graph has them"):

@@ -32,7 +32,6 @@ __all__ = [
     "add_number",
     "answered",
     "as_done",
-    "as_they_come",
     "by_length",
     "in_order",
     "run_rows",
@@ -197,11 +196,6 @@ def until_they_fail(feeds: Iterator[Feed], failed: dict[int, Exception], first: 
     except Exception as error:
         add_number(error, index + 1)
         failed[index + 1] = error
-
-
-def as_they_come(_: Any) -> int:
-    """Return one length for all requests: nothing is gained by sorting them."""
-    return 0
 
 
 def add_number(error: BaseException, index: int) -> None:

@@ -245,12 +245,11 @@ class Membership(Readiness):
         batching = self._batching
         if batching is None or batching.pad is None:
             return
-        from ortmulti.pool.many import as_they_come
         from ortmulti.pool.padding_proof import prove_padding
 
         padded = prove_padding(self, batching)  # type: ignore[arg-type] # each is a Pool
         self._members.core.set_padding(padded.padding.for_core(padded.axes))
-        self._length = as_they_come if batching.packed else padded.padding.about
+        self._length = padded.padding.about
 
     def add_devices(self, devices: str | int | Device | Iterable[str | int | Device]) -> None:
         """Load the model on further devices, as `load` did, and return when all of them take requests.

@@ -139,7 +139,7 @@ class TokenRuns:
 
     def _ahead(self) -> many.Ahead:
         requests = self._requests
-        length = _length if requests._length not in (None, many.as_they_come) else requests._length
+        length = None if requests._length is None else _length
         return requests._ahead(None, requests._batch_size, length)
 
 
