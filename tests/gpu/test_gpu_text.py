@@ -64,7 +64,7 @@ def test_texts_of_all_lengths_together(
         expected = model.embed(given)
     close: dict[str, Any] = {"rtol": 0, "atol": (2e-2 if precision else 5e-3) * np.abs(expected).max()}
     with om.text.load(tmp_path / "fused") as model:
-        assert model.settings.packed
+        assert model.settings.packed == (precision is not None)
         np.testing.assert_allclose(model.embed(given), expected, **close)
         with ThreadPoolExecutor(16) as threads:
             rows = list(threads.map(lambda text: model.embed([text])[0], given))
@@ -72,4 +72,4 @@ def test_texts_of_all_lengths_together(
         np.testing.assert_allclose(list(model.embed_stream(given)), expected, **close)
         stats = model.pool.stats().devices
         assert sum(device.runs for device in stats) < sum(device.done for device in stats)
-        assert all(device.waste == 0 for device in stats)
+        assert precision is None or all(device.waste == 0 for device in stats)

@@ -135,6 +135,9 @@ def test_a_model_without_padding_is_seen(tmp_path: Path) -> None:
         onnx.helper.make_node("RemovePadding", ["a", "b"], ["c", "d", "e", "f"], domain="com.microsoft")
     )
     onnx.save(model, folder / "onnx" / "model.onnx")
+    assert not om.text.read_settings(folder).packed
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(1, np.float16), "half"))
+    onnx.save(model, folder / "onnx" / "model.onnx")
     assert om.text.read_settings(folder).packed
 
 

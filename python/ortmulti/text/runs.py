@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Runs"]
 
+_TIMES = 8
+"""Texts that are all there are tokenized in so many times larger blocks: a call shares them among all cores."""
+
 
 class Runs:
     """Has texts tokenized and run.
@@ -86,7 +89,7 @@ class Runs:
     ) -> Rows:
         """Return the rows of all texts."""
         _check(truncate)
-        tokens = self._tokens(texts, truncate, counts)
+        tokens = self._tokens(texts, truncate, counts, _TIMES)
         if len(texts) == 1:  # in this thread
             return self._noted(self._runs().run(next(tokens), skip))
         table = _Table(len(texts))
@@ -150,9 +153,11 @@ class Runs:
         assert self._made is not None
         return self._made
 
-    def _tokens(self, texts: Iterable[Text], truncate: Truncate, counts: list[int] | None) -> Iterator[Tokens]:
+    def _tokens(
+        self, texts: Iterable[Text], truncate: Truncate, counts: list[int] | None, times: int = 1
+    ) -> Iterator[Tokens]:
         number = 0
-        for block in blocks(texts):
+        for block in blocks(texts, times * BLOCK, times):
             found: Iterable[list[Tokens]]
             try:
                 found = [self._tokenizer.encode(block, number, truncate)]

@@ -43,6 +43,7 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 # Of these the first position is that behind the padding token's number.
 _SHIFTED = {"camembert", "data2vec-text", "esm", "ibert", "lilt", "longformer", "luke", "markuplm", "mpnet", "roberta"}
 _SHIFTED |= {"roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"}
+_FLOAT16 = 10  # of ONNX's element types
 _LENGTH = 512  # where nothing says how long texts may be
 _TRANSFORMERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 
@@ -59,7 +60,8 @@ class Settings:
         task: What the model is for.
         max_length: The most tokens of a text, special ones included.
         inputs: The names of the model's inputs.
-        packed: Whether the model computes real tokens alone, as `ortmulti.text.fuse` makes it for GPUs.
+        packed: Whether the model computes real tokens alone, as `ortmulti.text.fuse` makes it for GPUs, so that padding
+            costs nothing. With float32 it does: ONNX Runtime's attention has scores of padding then.
         output: The name of the output that is used.
         pooling: How a text's vector is made of those of its tokens; several: the vectors of each, joined; None: the
             output is the vector, or the logits.
@@ -228,7 +230,7 @@ def read_settings(
         task=chosen,
         max_length=_max_length(config, of_tokenizer, of_transformer, max_length),
         inputs=tuple(nodes.inputs),
-        packed=any(node.type == "com.microsoft:RemovePadding" for node in nodes.nodes),
+        packed=_is_packed(model, nodes),
         output=output,
         pooling=pooled,
         layers=() if pooled is None else read_layers(modules, model),
@@ -246,6 +248,12 @@ def read_settings(
         quantizes=any(node.type in QUANTIZING for node in nodes.nodes),
         model_type=config.text("model_type"),
     )
+
+
+def _is_packed(model: Path, nodes: _core.Nodes) -> bool:
+    if all(node.type != "com.microsoft:RemovePadding" for node in nodes.nodes):
+        return False
+    return any(tensor.data_type == _FLOAT16 for tensor in _core.index_model(str(model)).initializers)
 
 
 def _name(root: Path) -> str:

@@ -32,14 +32,15 @@ Truncate: TypeAlias = bool | Literal["right", "left"]
 _LEAST_CHARACTERS, _OF_TOKEN = 16 << 10, 64
 
 
-def blocks(texts: Iterable[Text], most: int = BLOCK) -> Iterator[list[Text]]:
-    """Cut texts into blocks of so many, and of so many characters that others soon have their turn."""
+def blocks(texts: Iterable[Text], most: int, times: int = 1) -> Iterator[list[Text]]:
+    """Cut texts into blocks of so many, and of so many times the characters after which others have their turn."""
+    characters = times * CHARACTERS
     block: list[Text] = []
     size = 0
     try:
         for text in texts:
             of_text = min(size_of(text), CHARACTERS)
-            if block and (len(block) >= most or size + of_text > CHARACTERS):
+            if block and (len(block) >= most or size + of_text > characters):
                 yield block
                 block, size = [], 0
             block.append(text)
@@ -111,7 +112,7 @@ class Tokenizer:
     async def encodings_async(self, texts: Sequence[str], special_tokens: bool = True) -> list[Encoding]:
         """The same, in other threads."""
         found: list[Encoding] = []
-        for block in blocks(texts):
+        for block in blocks(texts, BLOCK):
             found += await asyncio.to_thread(self.encodings, block, special_tokens)
         return found
 
