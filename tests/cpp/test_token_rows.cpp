@@ -36,9 +36,10 @@ class Rows : public TokenRows {
 
 class TokenRowsOfPools : public PoolWithFakes {
  protected:
-  std::shared_ptr<Rows> filled(std::vector<std::size_t> lengths, std::size_t skip = 0) {
+  std::shared_ptr<Rows> filled(const std::vector<std::size_t>& lengths, std::size_t skip = 0) {
     auto rows = std::make_shared<Rows>(std::make_shared<TokenModel>(model), skip);
     std::vector<TokenRows::Tokens> all;
+    all.reserve(lengths.size());
     for (const std::size_t length : lengths) {
       all.push_back({std::vector<std::int64_t>(length, 7), {}});
     }
