@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import checks
 from ortmulti._runtime import log
@@ -20,7 +20,7 @@ from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.optimized.fuse import fuse_prepared
 from ortmulti.optimized.key import compute_capability, key_of
 from ortmulti.text.modules import VECTOR, Pooling
-from ortmulti.text.settings import Settings, read_settings
+from ortmulti.text.settings import Precision, Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from ortmulti.optimized.fuse import FusedModel
     from ortmulti.options.session_options import SessionOptions
 
-__all__ = ["Precision", "fuse", "fused_settings"]
-
-Precision: TypeAlias = Literal["fp32", "fp16"]
+__all__ = ["fuse", "fused_settings"]
 
 _REFUSED = "refused.txt"
 _SIDE_FILES = {".json", ".txt", ".model", ".jinja", ".md"}

@@ -9,11 +9,10 @@ from ortmulti._runtime import log
 from ortmulti.errors import InvalidArgument
 from ortmulti.pool.configuration import Batching
 from ortmulti.pool.load import load as load_pool
-from ortmulti.text.fusing import Precision, fused_settings
 from ortmulti.text.layers import Layers
 from ortmulti.text.model import TextModel
 from ortmulti.text.modules import Pooling
-from ortmulti.text.settings import Settings, Side, Task, read_settings
+from ortmulti.text.settings import Precision, Settings, Side, Task, read_settings
 from ortmulti.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -58,7 +57,12 @@ def load(
     """
     given: dict[str, Any] = {"file": file, "task": task, "pooling": pooling, "normalize": normalize}
     given["max_length"] = max_length
-    settings = read_settings(folder, **given) if fuse is None else fused_settings(folder, fuse, devices, **given)
+    if fuse is None:
+        settings = read_settings(folder, **given)
+    else:
+        from ortmulti.text.fusing import fused_settings
+
+        settings = fused_settings(folder, fuse, devices, **given)
     tokenizer, layers = Tokenizer(settings), Layers(settings.layers)  # their errors come before the load
     ways = load_options(settings, **(options if batching is None else {**options, "batching": batching}))
     refused: InvalidArgument | None = None
