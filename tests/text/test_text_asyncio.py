@@ -148,6 +148,15 @@ def test_a_full_queue_rejects_the_whole_call(folder: Path) -> None:
     asyncio.run(main())
 
 
+def test_what_was_cancelled_for_a_full_queue_is_not_the_error(folder: Path) -> None:
+    # The first text has the only place of the queue, in which it waits for others.
+    with (
+        text.load(folder, "cpu", max_queue=1, batching=ortmulti.Batching(max_size=64, max_delay_ms=600_000)) as model,
+        pytest.raises(ortmulti.QueueFull),
+    ):
+        asyncio.run(model.embed_async(["rows " * 20, "a", "a", "a"], timeout=60, when_full="reject"))
+
+
 class Blind(asyncio.SelectorEventLoop):
     """A loop that watches no file descriptors of others."""
 
