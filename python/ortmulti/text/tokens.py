@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -139,10 +138,13 @@ class Tokenizer:
             these = [job for job in jobs if self._side(job.truncate) == side]
             try:
                 written = [self._written(job.texts, job.first, job.truncate) for job in these]
-                encodings = iter(self._encode(self._cutting(side), [text for each in written for text in each], 0, []))
+                encodings = self._encode(self._cutting(side), [text for each in written for text in each], 0, [])
             except Exception:  # then one by one
                 continue
-            found.update((id(job), islice(encodings, len(each))) for job, each in zip(these, written, strict=True))
+            end = 0
+            for job, each in zip(these, written, strict=True):
+                first, end = end, end + len(each)
+                found[id(job)] = iter(encodings[first:end])  # not one for all: an error leaves some unread
         return [self._of_job(job, found.get(id(job))) for job in jobs]
 
     def _of_job(self, job: Job, found: Iterator[Encoding] | None) -> list[Tokens] | Exception:
@@ -197,7 +199,9 @@ class Tokenizer:
     def _encode(self, tokenizer: Any, texts: Sequence[Any], first: int, among: Sequence[Any]) -> list[Encoding]:
         try:
             found: list[Encoding] = tokenizer.encode_batch_fast(texts)  # without the GIL, on several cores
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # panics of Rust too
             raise _wrong(among, first, error) from None
         return found
 
@@ -282,7 +286,7 @@ def size_of(text: Any) -> int:
     return len(text) if hasattr(text, "__len__") else 1
 
 
-def _wrong(texts: Sequence[Any], first: int, error: Exception) -> InvalidArgument:
+def _wrong(texts: Sequence[Any], first: int, error: BaseException) -> InvalidArgument:
     """Return the error for what the tokenizer did not take."""
     for number, text in enumerate(texts, first):
         parts = text if isinstance(text, tuple) else (text,)
