@@ -19,13 +19,13 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/json_rows.hpp"
 #include "bindings/python_pool.hpp"
 #include "bindings/registrations.hpp"
 #include "core/base/mutex.hpp"
 #include "core/base/non_copyable.hpp"
 #include "core/onnx/element_types.hpp"
 #include "core/serve/front.hpp"
-#include "core/serve/json_rows.hpp"
 #include "core/serve/nghttp2.hpp"
 #include "core/serve/route.hpp"
 
@@ -219,6 +219,43 @@ class PythonFront : NonCopyable {
     front_->reply(call, std::move(reply));
   }
 
+  // The call, its first row, their number, and what is before and behind all of them.
+  using RowsReply = std::tuple<std::shared_ptr<serve::Call>, std::size_t, std::size_t, std::string, std::string>;
+  // Answers calls with rows of a table. Returns the numbers of those that are not answered, and whether the memory was
+  // missing, rather than that a number is not finite.
+  std::vector<std::pair<std::size_t, bool>> reply_rows(const py::array& table, const std::vector<RowsReply>& replies,
+                                                       const PythonHeaders& headers, const Around& around,
+                                                       bool base64) {
+    const NumberRows rows(table);
+    if (std::ranges::any_of(
+            replies, [&](const RowsReply& each) { return std::get<1>(each) + std::get<2>(each) > rows.count(); })) {
+      throw py::value_error("the table has no such rows");
+    }
+    const serve::Headers sent = from_python(headers);
+    std::vector<std::pair<std::size_t, bool>> left;
+    const ReleaseGil nogil;
+    std::string text;
+    for (std::size_t i = 0; i < replies.size(); ++i) {
+      const auto& [call, first, count, head, tail] = replies[i];
+      try {
+        const serve::JsonRows writer = rows.writer(first, count, head, tail, around, base64);
+        if (!is_finite(writer)) {
+          left.emplace_back(i, false);
+          continue;
+        }
+        text.resize(std::max(text.size(), writer.most_bytes()));
+        const std::size_t size = static_cast<std::size_t>(writer.write(text.data()) - text.data());
+        Reply reply{.status = 200, .headers = sent, .body = {}, .message = {}};
+        reply.body.push_back(serve::piece_of(text.substr(0, size)));
+        static_cast<void>(reserve(*call, size));  // the vectors are soon gone
+        front_->reply(call, std::move(reply));
+      } catch (const std::bad_alloc&) {
+        left.emplace_back(i, true);
+      }
+    }
+    return left;
+  }
+
   void put_model(const std::string& name, std::string version, const PythonPool& pool, bool joins, bool counts_rows,
                  bool recurrent, std::size_t max_rows, std::optional<double> timeout, bool may_override, int priority) {
     auto session = pool.session();
@@ -273,44 +310,6 @@ class PythonFront : NonCopyable {
   const pid_t process_ = getpid();
 };
 
-using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using Around = std::tuple<std::string, std::string, std::string>;
-
-// Written in the memory of the result, without the GIL. None: a number is not finite.
-py::object json_rows(const py::array& given, const std::string& head, const std::string& tail, const Around& around,
-                     bool base64) {
-  const auto rows = Floats::ensure(given);
-  if (!rows) {
-    throw py::error_already_set();
-  }
-  if (rows.ndim() != 2 || rows.shape(1) == 0) {
-    throw py::value_error("rows are an array of two dimensions, with a column or more");
-  }
-  const auto& [before, behind_number, behind] = around;
-  const serve::JsonRows writer{.numbers = std::span(rows.data(), static_cast<std::size_t>(rows.size())),
-                               .columns = static_cast<std::size_t>(rows.shape(1)),
-                               .form = base64 ? serve::JsonRows::Form::base64 : serve::JsonRows::Form::numbers,
-                               .head = head,
-                               .tail = tail,
-                               .before = before,
-                               .behind_number = behind_number,
-                               .behind = behind};
-  const auto finite = [](float number) { return std::isfinite(number); };
-  if (!without_gil([&] { return std::ranges::all_of(writer.numbers, finite); })) {
-    return py::none();
-  }
-  PyObject* bytes = PyBytes_FromStringAndSize(nullptr, static_cast<py::ssize_t>(writer.most_bytes()));
-  if (bytes == nullptr) {
-    throw py::error_already_set();
-  }
-  char* const begin = PyBytes_AS_STRING(bytes);
-  const char* const end = without_gil([&] { return writer.write(begin); });
-  if (_PyBytes_Resize(&bytes, end - begin) != 0) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::bytes>(bytes);
-}
-
 Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::size_t header, std::size_t tensors,
                    std::size_t concurrent, std::size_t connections, std::size_t streams, double receive, double send,
                    double idle, double end) {
@@ -363,6 +362,7 @@ void register_serve(py::module_& module) {
       .def("ask", &PythonFront::ask, "call"_a, Nogil())
       .def("forget", &PythonFront::forget, "call"_a, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
+      .def("reply_rows", &PythonFront::reply_rows, "table"_a, "replies"_a, "headers"_a, "around"_a, "base64"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
       .def("counts_of", &PythonFront::counts_of, "name"_a, Nogil())

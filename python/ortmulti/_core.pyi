@@ -875,6 +875,14 @@ class Front:
     def reply(
         self, call: FrontCall, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, message: str
     ) -> None: ...
+    def reply_rows(
+        self,
+        table: np.ndarray[Any, Any],
+        replies: Sequence[tuple[FrontCall, int, int, str, str]],
+        headers: Sequence[tuple[bytes, bytes]],
+        around: tuple[str, str, str],
+        base64: bool,
+    ) -> list[tuple[int, bool]]: ...
     def put_model(
         self,
         name: str,

@@ -39,6 +39,19 @@ _CLASSIFIES = f"""({_INPUTS}) => (float[batch, 3] logits) {{
     logits = Mul(count, weights)
 }}"""
 
+# Runs until it is ended where a text has the token ENDLESS; else its answer is the number of tokens, and one.
+ENDLESS = 7
+_MAY_BE_ENDLESS = f"""({_INPUTS}) => (float[batch, 1] sentence_embedding) {{
+    highest = ReduceMax <keepdims = 0> (input_ids)
+    count = Gather(counts, highest)
+    numbers = Cast <to = 1> (attention_mask)
+    sums = ReduceSum <keepdims = 1> (numbers, axes)
+    sentence_embedding = Loop (count, , sums) <body = body (int64 i, bool go, float[batch, 1] value)
+        => (bool go_on, float[batch, 1] next) {{
+        go_on = Identity(go)
+        next = Add(value, one)
+    }}>
+}}"""
 
 TOKENIZER = trained(WORDS, _VOCABULARY)
 
@@ -93,6 +106,13 @@ def embedding(folder: Path, *, table: np.ndarray = TABLE) -> Path:
 
 # What the files say is for Python; over HTTP scores are from 0 to 1.
 _IDENTITY = {"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}
+
+
+def endless(folder: Path) -> Path:
+    """One that may run without end."""
+    counts = np.where(np.arange(_VOCABULARY) == ENDLESS, onnx_models.LONG, 1)
+    model = onnx_models.with_weights(_MAY_BE_ENDLESS, counts=counts, axes=[1], one=np.ones(1, np.float32))
+    return _write(folder, model, "BertModel")
 
 
 def ranking(folder: Path) -> Path:

@@ -13,8 +13,11 @@ import pytest
 
 import ortmulti
 from ortmulti import text
+from ortmulti.text.tokenizing import Job
 from ortmulti.text.tokens import Tokenizer
+from tests.serve.text_exports import ENDLESS, endless
 from tests.support.exports import CLOSE, TEXTS, WIDTH
+from tests.support.held_pool import Held
 
 
 def test_many_callers_of_an_event_loop(encoder: text.TextModel, expected: np.ndarray) -> None:
@@ -31,42 +34,6 @@ def test_many_callers_of_an_event_loop(encoder: text.TextModel, expected: np.nda
         assert (await encoder.embed_async([])).shape == (0, WIDTH)
 
     asyncio.run(all_of_them())
-
-
-class Held:
-    """A pool whose core keeps blocks of texts back until they are let go."""
-
-    def __init__(self, pool: Any, at_once: int = 8) -> None:
-        self.pool, self.at_once, self.core = pool, at_once, self
-        self.blocks: list[Any] = []
-        self.texts: list[int] = []
-        self.fails: Exception | None = None
-        self.holds = True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.pool, name)
-
-    @property
-    def _members(self) -> Any:
-        return self
-
-    def submit_tokens(self, block: Any, waits: bool, limited: bool) -> None:
-        assert (waits, limited) == (False, True)
-        self.texts.append(len(block.lengths))
-        if self.fails is not None:
-            raise self.fails
-        self.blocks.append(block)
-        if not self.holds:
-            self.let_go()
-
-    def let_go(self) -> None:
-        self.holds = False
-        while self.blocks:
-            block = self.blocks.pop(0)
-            try:
-                self.pool._members.core.submit_tokens(block, False, True)
-            except ortmulti.Error as error:
-                block.fail(error)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -144,6 +111,20 @@ def test_a_full_queue_rejects_the_whole_call(folder: Path) -> None:
             assert all(isinstance(one, np.ndarray | ortmulti.QueueFull) for one in found)
             assert any(isinstance(one, ortmulti.QueueFull) for one in found)
             assert (await model.embed_async(["a"] * 100)).shape == (100, WIDTH)
+
+    asyncio.run(main())
+
+
+def test_what_was_cancelled_for_a_full_queue_is_not_the_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        with text.load(endless(tmp_path), "cpu", max_queue=1) as model:
+            runs = asyncio.ensure_future(model.embed_async([[ENDLESS]]))
+            await until(lambda: model.pool.stats().devices[0].busy == 1)
+            with pytest.raises(ortmulti.QueueFull):  # the longest text is the first, and takes the only place
+                await model.embed_async([[4] * 9, [4]], when_full="reject")
+            runs.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await runs
 
     asyncio.run(main())
 
@@ -232,3 +213,12 @@ def test_encodings(encoder: text.TextModel) -> None:
     assert bare.tokens == ["a", "cat"]
     with pytest.raises(ortmulti.InvalidArgument, match="text 0 has half of a surrogate pair"):
         asyncio.run(encoder.tokenize_async(["\udfff"]))
+
+
+def test_an_error_moves_no_tokens_to_another_caller(encoder: text.TextModel) -> None:
+    tokenizer = encoder._tokenizer
+    texts = [["rows " * 2000, "b", "c"], ["a"], TEXTS[:2]]
+    jobs = [Job(each, 1, 0, False, print, None, 0.0) for each in texts]
+    wrong, *found = tokenizer._encode_jobs(jobs)
+    assert isinstance(wrong, ortmulti.InvalidArgument)
+    assert found == [tokenizer.encode(each) for each in texts[1:]]

@@ -177,11 +177,8 @@ void TokenRows::fill(std::vector<Tokens> all, const std::function<void(Request&)
 bool TokenRows::submit(const std::shared_ptr<Pool>& pool, const std::optional<Clock::time_point>& wait_until) {
   while (!waiting_.empty()) {
     const auto request = waiting_.back();
-    {
-      const MutexLock lock(mutex_);
-      if (cancelled_) {
-        break;
-      }
+    if (cancelled()) {
+      break;
     }
     request->receiver = shared_from_this();
     bool accepted = false;
@@ -248,6 +245,11 @@ void TokenRows::cancel() {
   }
 }
 
+bool TokenRows::cancelled() {
+  const MutexLock lock(mutex_);
+  return cancelled_;
+}
+
 void TokenRows::receive(Requests finished) noexcept {
   for (const auto& request : finished) {
     answer(static_cast<OneRequest&>(*request));
@@ -259,7 +261,8 @@ void TokenRows::receive(Requests finished) noexcept {
 
 void TokenRows::answer(OneRequest& request) noexcept {
   if (request.outcome != Request::Outcome::done) {
-    add_error(request.index(), request.error);
+    const bool given_up = request.outcome == Request::Outcome::cancelled && cancelled();
+    add_error(request.index(), given_up ? nullptr : request.error);  // the error is why cancel() was called
     return;
   }
   try {

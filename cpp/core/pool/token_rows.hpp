@@ -77,6 +77,7 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
  private:
   class OneRequest;
 
+  bool cancelled();
   void answer(OneRequest& request) noexcept;
   void write(const OneRequest& request);
   float* row(std::size_t index, std::size_t width);

@@ -108,20 +108,29 @@ class TokenRuns:
                 return answer
         return future  # type: ignore[return-value]
 
-    def submit(self, block: _core.TokenBlock, *, waits: bool, limited: bool = False) -> None:
+    def follow(self, block: _core.TokenBlock, call: Callable[..., object]) -> None:
+        """Have a block's answer told by the thread that delivers completions, before the block is submitted.
+
+        Raises:
+            ClosedError: The interpreter is ending.
+        """
+        _start()
+        block.follow(call)
+
+    def submit(self, block: _core.TokenBlock, *, waits: bool, limited: bool = False, whole: bool = True) -> None:
         """Submit a block that is filled. What is refused has the error in place of its row.
 
         Args:
             block: The texts.
             waits: Whether this thread waits for room in the queue.
-            limited: Whether without room the block is refused; then what was submitted of it is cancelled.
+            limited: Whether without room the rest of the block is refused.
+            whole: Whether what was submitted of such a block is cancelled.
         """
-        self._hand_over(block, lambda core: core.submit_tokens(block, waits, limited), limited)
+        self._hand_over(block, lambda core: core.submit_tokens(block, waits, limited), limited and whole)
 
     def _hand_over(self, block: _core.TokenBlock, call: Any, all_or_none: bool = False) -> None:
         try:
-            if not callbacks.start():  # its thread frees what belongs to Python
-                raise ClosedError("the interpreter is ending: the pool takes no more requests")
+            _start()  # that thread frees what belongs to Python
             if (span := self._requests._span()) is not None:
                 block.follow(span.end)
             while True:
@@ -160,6 +169,11 @@ class _SubmittedTokens(Submitted):
         for place, error in errors:
             outcomes[place] = error or CancelledError()
         return outcomes
+
+
+def _start() -> None:
+    if not callbacks.start():
+        raise ClosedError("the interpreter is ending: the pool takes no more requests")
 
 
 def _submit(tokens: list[Any], to: Submitted) -> None:

@@ -26,7 +26,8 @@ from ortmulti.serve.http import Http
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service, status_and_text
-from ortmulti.serve.texts import LONG_BODIES
+from ortmulti.serve.text_routes import LONG_BODIES
+from ortmulti.serve.together import Together
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
@@ -106,6 +107,7 @@ class Front:
             access_log=access_log,
             traces="opentelemetry" in sys.modules,
         )
+        self._together = Together(service, limits.texts, self._core)
         service.core_answers = self._core.answers
         service.core_counts = self._core.counts_of
         if http or grpc:
@@ -152,6 +154,7 @@ class Front:
         for task in [*self._looks, *self._tasks.copy().values()]:
             task.cancel()
         await in_thread(self._thread.join)
+        self._together.end()
         self._log()
 
     # Calls of other servers, from any event loop.
@@ -276,10 +279,12 @@ class Front:
         for_loops: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
         for call, gone, reply in events:
             if not call.asked:
-                for_loops.setdefault(self._loop, []).append((self._drop if gone else self._begin, (call,)))
+                if not (self._together.drop(call) if gone else self._together.add(call)):
+                    for_loops.setdefault(self._loop, []).append((self._drop if gone else self._begin, (call,)))
             elif asked := self._asked.pop(call, None):
                 loop, future = asked
                 for_loops.setdefault(loop, []).append((_settle, (future, reply)))
+        self._together.begin()
         for loop, calls in for_loops.items():
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_call_all, calls)

@@ -26,7 +26,7 @@ from ortmulti.serve.limits import Limits
 from ortmulti.serve.rpc import Rpc
 from ortmulti.serve.service import Refused, Service
 from ortmulti.serve.text_models import ServedTexts
-from ortmulti.serve.texts import described
+from ortmulti.serve.text_routes import described
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import Pool

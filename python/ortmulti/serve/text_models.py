@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -39,15 +40,18 @@ class TextModels(dict[str, ServedTexts]):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
 
     def count(self, name: str, texts: int, tokens: int) -> None:
-        """Count what one has answered. The event loop alone calls it."""
-        self._counts["texts", name] += texts
-        self._counts["tokens", name] += tokens
+        """Count what one has answered."""
+        with self._lock:
+            self._counts["texts", name] += texts
+            self._counts["tokens", name] += tokens
 
     def add_to(self, page: Page) -> None:
         """Add the counts to a page of metrics."""
-        counts = self._counts.copy().items()
+        with self._lock:
+            counts = self._counts.copy().items()
         for what, text in (("texts", "Texts that were answered."), ("tokens", "Their tokens.")):
             counted = [({"model": name}, count) for (kind, name), count in counts if kind == what]
             page.add(f"{what}_total", "counter", text, counted, {})

@@ -3,90 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ortmulti import _core
 from ortmulti._core import __version__
-from ortmulti.errors import ClosedError, Error, InvalidArgument, QueueFull
+from ortmulti.errors import ClosedError
 from ortmulti.serve import text_requests as requests
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.reply import JSON, Reply, check_method, json_reply
-from ortmulti.serve.service import Refused, Service, status_and_text
+from ortmulti.serve.service import Refused, Service
 from ortmulti.serve.text_requests import Asked
+from ortmulti.serve.text_routes import (
+    ALL,
+    ROOT,
+    ROUTES,
+    Route,
+    chosen,
+    failure,
+    not_finite,
+    reserve,
+    reserve_vectors,
+    written,
+)
 
 if TYPE_CHECKING:
     from ortmulti.serve.text_models import ServedTexts
     from ortmulti.text.model import TextModel
 
-__all__ = ["LONG_BODIES", "Texts", "described"]
+__all__ = ["Texts"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
 
 # Bytes of JSON that are read, and numbers that are written, by the event loop itself: less than a millisecond.
 _MOST_READ = 64 << 10
 _MOST_WRITTEN = 16 << 10
-# Of a number: as a vector's, and at most in an answer.
-_VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
-# Of a byte of JSON: as Python has it, in texts and tokens.
-_TEXT_BYTES = 4
-
 _T = TypeVar("_T")
-
-
-class _Route(NamedTuple):
-    """What is asked for at a path.
-
-    Attributes:
-        read: Of the request.
-        tasks: What the model may be for.
-        form: Whose errors are sent: "openai" or "tei".
-    """
-
-    read: requests.Reader
-    tasks: tuple[str, ...]
-    form: str
-
-
-_ALL = ("embedding", "ranking", "classification")
-_ROUTES = {
-    "v1/embeddings": _Route(requests.read_embeddings, ("embedding",), "openai"),
-    "embeddings": _Route(requests.read_embeddings, ("embedding",), "openai"),
-    "embed": _Route(requests.read_inputs, ("embedding",), "tei"),
-    "rerank": _Route(requests.read_ranks, ("ranking",), "tei"),
-    "v1/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
-    "v2/rerank": _Route(requests.read_ranks, ("ranking",), "openai"),
-    "predict": _Route(requests.read_classes, ("classification",), "tei"),
-    "tokenize": _Route(requests.read_tokens, _ALL, "tei"),
-}
-# What "/" is, by the task of the model.
-_ROOT = {"embedding": "embed", "ranking": "rerank", "classification": "predict"}
-# Not of tokenize: its answer is many times as long as its texts.
-LONG_BODIES = ["", *_ROUTES.keys() - {"tokenize"}]
-
-
-def _routes_of(task: str) -> list[str]:
-    """Return the paths that a model of a task answers, but for those that every model does."""
-    return [f"/{path}" for path, route in _ROUTES.items() if task in route.tasks and route.tasks != _ALL]
-
-
-def described(texts: ServedTexts) -> str:
-    """Return what a model of texts is, in a line."""
-    settings = texts.model.settings
-    of_vectors = [f"{settings.pooling_text} pooling" if settings.pooling else "vectors of the model's own"]
-    of_vectors += ["length 1"] * texts.normalize
-    classes = [f"{len(settings.labels)} classes"]
-    about = {"embedding": of_vectors, "classification": classes}.get(settings.task, [])
-    parts = [settings.task, *about, f"up to {settings.max_length} tokens", *_routes_of(settings.task)]
-    return f"texts of {texts.name}: {', '.join(parts)}"
 
 
 class Texts:
@@ -110,7 +69,7 @@ class Texts:
         path = "/".join(parts)
         if path == "":
             return method == "POST"
-        return path in _ROUTES or path == "info" or parts[:2] == ["v1", "models"]
+        return path in ROUTES or path == "info" or parts[:2] == ["v1", "models"]
 
     async def respond(self, call: _core.FrontCall, parts: list[str]) -> Reply:
         """Answer a call; its errors have the form that its clients read."""
@@ -122,27 +81,26 @@ class Texts:
             if parts[:2] == ["v1", "models"]:
                 check_method(call.method, "GET", "HEAD")
                 return json_reply(self._models("/".join(parts[2:])))
-            path = "/".join(parts) or _ROOT[self._choose(_ALL, "").task]
-            route = _ROUTES[path]
+            path = "/".join(parts) or ROOT[chosen(self._service, ALL, "").task]
+            route = ROUTES[path]
             form = route.form
             check_method(call.method, "POST")
             asked = await self._read(call, route)
             return await self._answer(call, path, route, asked)
         except Exception as error:
-            error.__traceback__ = None if isinstance(error, (Error, Refused)) else error.__traceback__
-            return _failure(error, call, form)
+            return failure(error, call, form)
 
-    async def _read(self, call: _core.FrontCall, route: _Route) -> Asked:
+    async def _read(self, call: _core.FrontCall, route: Route) -> Asked:
         body = call.body
-        _reserve(call)
+        reserve(call)
         if len(body) <= _MOST_READ:
             return requests.read(body, route.read, self._most)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, requests.read, body, route.read, self._most)
 
-    async def _answer(self, call: _core.FrontCall, path: str, route: _Route, asked: Asked) -> Reply:
+    async def _answer(self, call: _core.FrontCall, path: str, route: Route, asked: Asked) -> Reply:
         while True:
-            found = self._choose(route.tasks, asked.model)
+            found = chosen(self._service, route.tasks, asked.model)
             try:
                 if path == "tokenize":
                     return await _tokens(found.model, asked)
@@ -158,28 +116,6 @@ class Texts:
 
     # Models.
 
-    def _choose(self, tasks: Sequence[str], name: str) -> ServedTexts:
-        """Return the model that is meant: of one, this one whatever the name is."""
-        texts = self._service.texts
-        if not texts:
-            if not self._service.ready:
-                raise Refused(503, "the models are being loaded", [_RETRY])
-            raise Refused(
-                404, "there is no model of texts here: serve the folder of an export, with its tokenizer.json"
-            )
-        fitting = list(texts.values()) if len(texts) == 1 else [texts[name]] if name in texts else []
-        if not (fitting or name):
-            fitting = [each for each in texts.values() if each.task in tasks]
-        if len(fitting) != 1:
-            names = ", ".join(map(repr, texts))
-            wrong = f"there is no model {name!r:.200}" if name else "the request names no model"
-            raise Refused(404 if name else 400, f"{wrong}: say which one as 'model', {names}")
-        [found] = fitting
-        if found.task not in tasks:
-            paths = ", ".join(_routes_of(found.task))
-            raise Refused(400, f"the model {found.name!r} is for {found.task}: ask {paths}")
-        return found
-
     def _models(self, name: str) -> dict[str, Any]:
         def described(each: str) -> dict[str, Any]:
             return {"id": each, "object": "model", "created": self._since, "owned_by": self._service.name}
@@ -194,7 +130,7 @@ class Texts:
     def _info(self) -> dict[str, Any]:
         """Return what text-embeddings-inference says of its model."""
         texts = self._service.texts
-        found = self._choose(_ALL, "") if len(texts) <= 1 else next(iter(texts.values()))
+        found = chosen(self._service, ALL, "") if len(texts) <= 1 else next(iter(texts.values()))
         settings = found.model.settings
         labels = dict(enumerate(settings.labels))
         of_labels = {"id2label": labels, "label2id": {label: index for index, label in labels.items()}}
@@ -223,27 +159,18 @@ class Texts:
     # What is asked.
 
     async def _embed(self, call: _core.FrontCall, found: ServedTexts, asked: Asked, form: str) -> Reply:
-        model, prompts = found.model, found.model.settings.prompts
-        if asked.prompt is not None and asked.prompt not in prompts:
-            known = ", ".join(map(repr, prompts)) or "none"
-            raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
-        numbers = len(asked.items) * min(found.width, asked.dimensions or found.width)
-        _reserve(call, numbers * (_VECTOR_BYTES + (_BASE64_BYTES if asked.base64 else _JSON_BYTES)))
+        reserve_vectors(call, found, asked)
         normalize = found.normalize if asked.normalize is None else asked.normalize
 
         embed = partial(
-            model.embed_async,
+            found.model.embed_async,
             prompt=asked.prompt,
             dimensions=asked.dimensions,
             normalize=normalize,
             truncate=asked.truncate,
         )
         vectors, tokens = await self._run(found, asked, embed)
-        if form == "tei":
-            return await _rows(call, vectors, "[", "]")
-        usage = f'"model":{json.dumps(found.name)},"usage":{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}}}'
-        head, around = '{"object":"list","data":[', ('{"object":"embedding","index":', ',"embedding":', "}")
-        return await _rows(call, vectors, head, f"],{usage}", around, asked.base64)
+        return await _rows(call, vectors, written(found.name, tokens, form), asked.base64)
 
     async def _rank(self, found: ServedTexts, asked: Asked) -> Reply:
         rank = partial(found.model.rank_async, asked.query, raw_scores=True, truncate=asked.truncate)
@@ -287,24 +214,13 @@ class Texts:
         return answer, tokens
 
 
-def _reserve(call: _core.FrontCall, answer: int = 0) -> None:
-    """Have the memory for a request's texts, and for its answer; or refuse it."""
-    if not call.reserve(_TEXT_BYTES * len(call.body) + answer):
-        raise Refused(503, "the server has no memory for this request now, try again later", [_RETRY])
-
-
 async def _rows(
-    call: _core.FrontCall,
-    vectors: Any,
-    head: str,
-    tail: str,
-    around: tuple[str, str, str] = ("", "", ""),
-    base64: bool = False,
+    call: _core.FrontCall, vectors: Any, around: tuple[str, str, tuple[str, str, str]], base64: bool
 ) -> Reply:
     def write() -> bytes:
-        body = _core.json_rows(vectors, head, tail, around, base64)
+        body = _core.json_rows(vectors, *around, base64)
         if body is None:
-            raise _not_finite()
+            raise not_finite()
         return body
 
     body = write() if vectors.size <= _MOST_WRITTEN else await asyncio.to_thread(write)
@@ -331,29 +247,4 @@ async def _tokens(model: TextModel, asked: Asked) -> Reply:
 
 def _check_finite(numbers: Any) -> None:
     if not np.isfinite(numbers).all():
-        raise _not_finite()
-
-
-def _not_finite() -> Refused:
-    return Refused(500, "the model's answer has NaN or infinity, which JSON cannot have")
-
-
-# Errors.
-
-_RETRY = (b"retry-after", b"1")
-# Of a status: the one that text-embeddings-inference sends.
-_TEI = {400: 422, 500: 424}
-
-
-def _failure(error: Exception, call: _core.FrontCall, form: str) -> Reply:
-    status, text = status_and_text(error)
-    headers = [*error.headers] if isinstance(error, Refused) else []
-    if isinstance(error, QueueFull):
-        status, text = 429, "the queue of requests is full: try again later"
-        headers.append(_RETRY)
-    if status == 500:
-        LOGGER.warning("a request of texts: %s", error, exc_info=not isinstance(error, (Error, Refused)))
-    reply = Reply(*call.refuse(status, text))
-    return reply._replace(
-        status=_TEI.get(status, status) if form == "tei" else status, headers=[*reply.headers, *headers]
-    )
+        raise not_finite()

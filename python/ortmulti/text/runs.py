@@ -82,7 +82,7 @@ class Runs:
             skip: Tokens of a prompt, which are not pooled.
         """
         _check(truncate)
-        yield from self._runs().in_order(self._tokens(texts, truncate, counts), skip)
+        yield from self.of_tokens().in_order(self._tokens(texts, truncate, counts), skip)
 
     def table(
         self, texts: Sequence[Text], truncate: Truncate = True, counts: list[int] | None = None, skip: int = 0
@@ -91,9 +91,9 @@ class Runs:
         _check(truncate)
         tokens = self._tokens(texts, truncate, counts, _TIMES)
         if len(texts) == 1:  # in this thread
-            return self._noted(self._runs().run(next(tokens), skip))
+            return self._noted(self.of_tokens().run(next(tokens), skip))
         table = _Table(len(texts))
-        self._runs().fill(table.put, tokens, skip)
+        self.of_tokens().fill(table.put, tokens, skip)
         return self._noted(table.rows(self))
 
     async def table_async(
@@ -112,7 +112,7 @@ class Runs:
         if timeout is not None:
             checks.number("timeout", timeout)
         checks.choice("when_full", when_full, ("block", "reject"))
-        runs, begin = self._runs(), time.monotonic()
+        runs, begin = self.of_tokens(), time.monotonic()
         pending: deque[tuple[_core.TokenBlock, asyncio.Future[Rows]]] = deque()
         table = _Table(len(texts))
         asked = answered = 0
@@ -148,7 +148,12 @@ class Runs:
     def _at_once(self) -> int:
         return max(1, min(BLOCK, self._requests.at_once // 2))
 
-    def _runs(self) -> TokenRuns:
+    def of_tokens(self) -> TokenRuns:
+        """Return what runs tokens.
+
+        Raises:
+            InvalidArgument: As `check`.
+        """
         self.check()
         assert self._made is not None
         return self._made

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
@@ -139,10 +138,13 @@ class Tokenizer:
             these = [job for job in jobs if self._side(job.truncate) == side]
             try:
                 written = [self._written(job.texts, job.first, job.truncate) for job in these]
-                encodings = iter(self._encode(self._cutting(side), [text for each in written for text in each], 0, []))
+                encodings = self._encode(self._cutting(side), [text for each in written for text in each], 0, [])
             except Exception:  # then one by one
                 continue
-            found.update((id(job), islice(encodings, len(each))) for job, each in zip(these, written, strict=True))
+            end = 0
+            for job, each in zip(these, written, strict=True):
+                first, end = end, end + len(each)
+                found[id(job)] = iter(encodings[first:end])  # not one for all: an error leaves some unread
         return [self._of_job(job, found.get(id(job))) for job in jobs]
 
     def _of_job(self, job: Job, found: Iterator[Encoding] | None) -> list[Tokens] | Exception:
