@@ -244,7 +244,7 @@ class PythonFront : NonCopyable {
           continue;
         }
         text.resize(std::max(text.size(), writer.most_bytes()));
-        const std::size_t size = static_cast<std::size_t>(writer.write(text.data()) - text.data());
+        const auto size = static_cast<std::size_t>(writer.write(text.data()) - text.data());
         Reply reply{.status = 200, .headers = sent, .body = {}, .message = {}};
         reply.body.push_back(serve::piece_of(text.substr(0, size)));
         static_cast<void>(reserve(*call, size));  // the vectors are soon gone
