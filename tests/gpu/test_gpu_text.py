@@ -48,13 +48,13 @@ def without_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_padding")
-@pytest.mark.parametrize("precision", [None, "fp16"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize(
     ("form", "mask", "pooling"),
     [("eager", "added", "mean"), ("sdpa", "guarded", "cls"), ("flat", "where", "lasttoken"), ("sdpa", "added", "max")],
 )
 def test_texts_of_all_lengths_together(
-    tmp_path: Path, form: str, mask: str, pooling: str, precision: Literal["fp16"] | None
+    tmp_path: Path, form: str, mask: str, pooling: str, precision: Literal["fp32", "fp16"]
 ) -> None:
     folder = export(tmp_path / "model", form, mask, pooling)
     made = om.text.fuse(folder, tmp_path / "fused", "cuda:0", precision=precision)
@@ -62,9 +62,9 @@ def test_texts_of_all_lengths_together(
     given = texts(300)
     with om.text.load(folder, "cpu") as model:
         expected = model.embed(given)
-    close: dict[str, Any] = {"rtol": 0, "atol": (2e-2 if precision else 5e-3) * np.abs(expected).max()}
+    close: dict[str, Any] = {"rtol": 0, "atol": (2e-2 if precision == "fp16" else 5e-3) * np.abs(expected).max()}
     with om.text.load(tmp_path / "fused") as model:
-        assert model.settings.packed == (precision is not None)
+        assert model.settings.packed == (precision == "fp16")
         np.testing.assert_allclose(model.embed(given), expected, **close)
         with ThreadPoolExecutor(16) as threads:
             rows = list(threads.map(lambda text: model.embed([text])[0], given))
@@ -72,4 +72,4 @@ def test_texts_of_all_lengths_together(
         np.testing.assert_allclose(list(model.embed_stream(given)), expected, **close)
         stats = model.pool.stats().devices
         assert sum(device.runs for device in stats) < sum(device.done for device in stats)
-        assert precision is None or all(device.waste == 0 for device in stats)
+        assert precision == "fp32" or all(device.waste == 0 for device in stats)

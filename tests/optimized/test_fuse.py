@@ -341,7 +341,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
 
 def test_wrong_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = encoders.write(tmp_path / "model.onnx")
-    refused(tmp_path, "precision is None or 'fp16'", model, ortmulti.InvalidArgument, precision="int8")
+    refused(tmp_path, "precision is 'fp32' or 'fp16'", model, ortmulti.InvalidArgument, precision="int8")
     (tmp_path / "fused.onnx.data").touch()
     refused(tmp_path, "'.*fused.onnx.data' is there already", model, ortmulti.InvalidArgument)
     (tmp_path / "fused.onnx.data").unlink()

@@ -196,6 +196,16 @@ def test_a_full_queue_is_told(tmp_path: Path) -> None:
     assert (status, json.loads(content)["error"]["type"]) == (429, "rate_limit_error")
 
 
+def test_the_root_is_vectors_where_one_model_has_them(tmp_path: Path) -> None:
+    """Clients of text-embeddings-inference cannot name a model."""
+    exports.embedding(tmp_path / "mini")
+    exports.ranking(tmp_path / "ranks")
+    with serving(tmp_path) as server:
+        for texts in (["a cat"], ["a cat"] * 100):  # read together with others, and alone
+            status, content = server.ask("/", json.dumps({"inputs": texts}).encode())
+            assert (status, len(json.loads(content))) == (200, len(texts))
+
+
 def test_answers_have_a_budget(tmp_path: Path) -> None:
     exports.embedding(tmp_path / "mini")
     settings = tmp_path / "server.toml"

@@ -93,6 +93,20 @@ def test_embed_is_that_of_text_embeddings_inference(server: Server) -> None:
     close(raw, [vector(text, normalize=False) for text in WORDS])
     close(post(server, "/embed", inputs="a cat", prompt_name="query"), [vector("cats: a cat")])
     close(post(server, "/embed", inputs="a cat", prompt_name=None), [vector("a cat")])
+
+
+def test_openais_form_may_have_the_wishes_of_the_other_one(server: Server) -> None:
+    """By ``extra_body`` of its client."""
+
+    def asked(**wishes: object) -> Any:
+        return post(server, "/v1/embeddings", input=["a cat"], model="vectors", **wishes)["data"][0]["embedding"]
+
+    close(asked(prompt_name="query"), vector("cats: a cat"))
+    raw = np.array(asked(normalize=False))
+    close(raw / np.linalg.norm(raw), vector("a cat"))
+    assert abs(np.linalg.norm(raw) - 1) > 1e-3
+    status, answer = ask(server, "/v1/embeddings", {"input": LONG, "model": "vectors", "truncate": False})
+    assert (status, "tokens, and the model takes" in answer["error"]["message"]) == (400, True)
     status, answer = ask(server, "/embed", {"inputs": LONG, "truncate": False})
     assert (status, answer["error_type"]) == (422, "Validation")
     assert "202" in answer["error"]  # tokens
@@ -206,9 +220,16 @@ def test_a_server_without_models_of_texts_says_so(tmp_path: Path) -> None:
 
 WRONG: list[tuple[str, dict[str, Any], int, str]] = [
     ("/v1/embeddings", {}, 400, "input is a text, a list of texts, or lists of tokens, and not empty; it is null"),
-    ("/v1/embeddings", {"input": ""}, 400, "a text of input is empty"),
-    ("/v1/embeddings", {"input": ["a", ""]}, 400, "a text of input is empty"),
-    ("/v1/embeddings", {"input": [[1], []]}, 400, "a text of input is empty"),
+    ("/v1/embeddings", {"input": ""}, 400, "text 0 of input is empty: leave it out"),
+    ("/v1/embeddings", {"input": ["a", ""]}, 400, "text 1 of input is empty: leave it out"),
+    ("/v1/embeddings", {"input": [[1], []]}, 400, "text 1 of input is empty: leave it out"),
+    ("/v1/embeddings", {"input": [None]}, 400, "each of input is a text, not null"),
+    (
+        "/v1/embeddings",
+        {"input": "a", "prompt_name": "x"},
+        400,
+        "the model has no prompt 'x': it has 'query', 'passage'",
+    ),
     ("/v1/embeddings", {"input": []}, 400, "it is an empty list"),
     ("/v1/embeddings", {"input": {"a": 1}}, 400, "it is an object"),
     ("/v1/embeddings", {"input": 5}, 400, "it is 5"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -213,6 +214,19 @@ def test_what_is_not_faster_is_remembered(
     assert fused_settings(folder, "fp32", "cpu") == settings
     with pytest.raises(InvalidArgument, match="fuse is 'fp32' or 'fp16'"):
         om.text.load(folder, "cpu", fuse="int8")
+
+
+def test_a_load_goes_on_where_the_cache_is_full(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise om.Error("the fused model cannot be written") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("ortmulti.text.fusing.fuse_prepared", full)
+    folder = export(tmp_path / "model")
+    assert fused_settings(folder, "fp32", "cpu") == om.text.read_settings(folder)
+    assert f"in {cache} is not used: it cannot be written: No space left on device" in caplog.text
+    assert not list((cache / "staging").iterdir())
 
 
 @pytest.mark.usefixtures("faster", "cache")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Literal
 
 import typer
 from rich.markup import escape
@@ -23,8 +23,9 @@ def fuse_command(
         typer.Option(help="cpu, cuda or cuda:N: where it is compared and timed (default: a GPU, or else the CPU)."),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="fp16: also compute with half precision. Inputs and outputs keep their types.")
-    ] = None,
+        Literal["fp32", "fp16"],
+        typer.Option(help="fp16: also compute with half precision. Inputs and outputs keep their types."),
+    ] = "fp32",
     custom_ops: CustomOps = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -33,11 +34,9 @@ def fuse_command(
     The new file is kept only if its outputs are the model's, but for rounding, and if it is faster on the device.
     A folder's model also pools by itself, and leaves out padding on GPUs.
     """
-    if precision not in (None, "fp16"):
-        raise typer.BadParameter(f"--precision is fp16, not {precision!r}")
     with working(f"fusing {model}"):
         make = ortmulti.text.fuse if model.is_dir() else ortmulti.fuse
-        result = make(model, to, device, precision=cast(Any, precision), options=session_options(custom_ops))
+        result = make(model, to, device, precision=precision, options=session_options(custom_ops))
     if as_json:
         print_json(dataclasses.asdict(result))
         return

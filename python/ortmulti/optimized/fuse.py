@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from ortmulti import checks
 from ortmulti._runtime import startup
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
     from ortmulti import _core
 
-__all__ = ["FusedModel", "FusedRun", "fuse", "fuse_prepared"]
+__all__ = ["FusedModel", "FusedRun", "Precision", "fuse", "fuse_prepared"]
+
+Precision: TypeAlias = Literal["fp32", "fp16"]
 
 _HALF = 0.02
 _TOLERANCES = {"cpu": 1e-4, "cuda": 5e-3}
@@ -73,7 +75,7 @@ def fuse(
     to: str | os.PathLike[str],
     device: str | int | Device | None = None,
     *,
-    precision: Literal["fp16"] | None = None,
+    precision: Precision = "fp32",
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> FusedModel:
@@ -89,7 +91,8 @@ def fuse(
         to: The new file. Weights of 2 GB and more are in another one beside it, with ``.data`` behind its name.
         device: ``"cpu"`` or a GPU, where it is compared and timed. Default: the first GPU, or the CPU on a machine
             without NVIDIA hardware.
-        precision: ``"fp16"``: also compute with half precision. Inputs and outputs keep their types.
+        precision: ``"fp16"``: also compute with half precision. Inputs and outputs keep their types. ``"fp32"``: as the
+            model does.
         options: Options of the sessions.
         provider_options: Options of the CUDA provider, without ``device_id``.
 
@@ -110,7 +113,7 @@ def fuse_prepared(
     to: str | os.PathLike[str],
     device: str | int | Device | None,
     prepare: Callable[[ModelProto], None] | None,
-    precision: Literal["fp16"] | None,
+    precision: Precision,
     options: SessionOptions | None,
     provider_options: Mapping[str, Any] | None,
 ) -> FusedModel:
@@ -122,7 +125,7 @@ def fuse_prepared(
     """
     start = time.monotonic()
     source, target = Model(model), Path(to).absolute()
-    checks.choice("precision", precision, (None, "fp16"))
+    checks.choice("precision", precision, ("fp32", "fp16"))
     for there in (target, _data_of(target)):
         if there.exists():
             raise InvalidArgument(f"'{there}' is there already: name a new file, or remove it")
@@ -170,7 +173,7 @@ class _Trial:
     model: str
     target: Path
     device: Device
-    precision: str | None
+    precision: str
     providers: list[_providers.Provider]
     options: _core.SessionOptions
     session: _core.Session
@@ -186,14 +189,14 @@ class _Trial:
         before, declared, longest = len(proto.graph.node), _interface(proto), _longest(proto)
         half = _has_halves(proto)
         proto = change(proto)
-        if self.precision is not None and not half:
+        if self.precision == "fp16" and not half:
             proto, half = _halved(proto), True
         if _interface(proto) != declared:
             raise NotOptimizable("it has other inputs or outputs")
         _write(proto, staged, external=external)
         after = len(proto.graph.node)
         counted = Counter(node.op_type for node in proto.graph.node if node.domain == "com.microsoft")
-        if not counted and self.precision is None:
+        if not counted and self.precision == "fp32":
             raise NotOptimizable(
                 "no attention is found: queries, keys and values that are split into heads, and a softmax between two "
                 "products"
@@ -201,7 +204,7 @@ class _Trial:
         del proto  # whose weights the session has again
         tolerance = _HALF if half else _TOLERANCES[self.device.kind]
         with _session(str(staged), self.providers, self.options) as fused:
-            empty = self.precision is None and "RemovePadding" not in counted
+            empty = self.precision == "fp32" and "RemovePadding" not in counted
             most = fusion_proof.prove(self.session, fused, longest, tolerance, empty=empty)
             runs = fusion_proof.race(self.session, fused, mixed=self.device.kind == "cuda")
         return FusedModel(

@@ -16,10 +16,11 @@ from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
-from ortmulti.text.settings import Precision, is_export, read_settings
+from ortmulti.text.settings import is_export, read_settings
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
+    from ortmulti.optimized.fuse import Precision
     from ortmulti.pool.pool import Pool
     from ortmulti.text.settings import Settings
 

@@ -68,13 +68,21 @@ def read(body: bytes | memoryview, reader: Reader, most: int) -> Asked:
 
 
 def read_embeddings(asked: Mapping[str, Any], most: int) -> Asked:
-    """Read a request of OpenAI's embeddings."""
+    """Read a request of OpenAI's embeddings, which may have the wishes of /embed, too."""
     coding = asked.get("encoding_format")
     if coding not in (None, "float", "base64"):
         raise InvalidArgument(f"encoding_format is 'float' or 'base64', not {_shown(coding)}")
     items = _inputs(asked, "input", most)
     dimensions = _whole(asked, "dimensions")
-    return Asked(items, _text(asked, "model"), dimensions=dimensions, base64=coding == "base64")
+    return Asked(
+        items,
+        _text(asked, "model"),
+        prompt=_text(asked, "prompt_name") or None,
+        dimensions=dimensions,
+        normalize=_boolean(asked, "normalize"),
+        truncate=_cut(asked),
+        base64=coding == "base64",
+    )
 
 
 def read_inputs(asked: Mapping[str, Any], most: int) -> Asked:
@@ -157,8 +165,8 @@ def _inputs(asked: Mapping[str, Any], name: str, most: int, status: int = 400) -
             f"{name} is a text, a list of texts, or lists of tokens, and not empty; it is {_shown(given)}"
         )
     _check_count(name, given, most, status)
-    if not all(given):
-        raise InvalidArgument(f"a text of {name} is empty")
+    if (empty := next((i for i, each in enumerate(given) if each in ("", [])), None)) is not None:
+        raise InvalidArgument(f"text {empty} of {name} is empty: leave it out")
     return [_tokens(each, name) if isinstance(each, list) else _checked(each, f"each of {name}") for each in given]
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "not_finite",
     "reserve",
     "reserve_vectors",
+    "root",
     "routes_of",
     "written",
 ]
@@ -112,6 +113,18 @@ def chosen(service: Service, tasks: Sequence[str], name: str) -> ServedTexts:
         paths = ", ".join(routes_of(found.task))
         raise Refused(400, f"the model {found.name!r} is for {found.task}: ask {paths}")
     return found
+
+
+def root(service: Service) -> str:
+    """Return the path that `/` stands for: where vectors are wanted from one of several models, that of vectors.
+
+    Raises:
+        Refused: It is not clear.
+    """
+    tasks = {each.task for each in service.texts.values()}
+    if len(service.texts) > 1 and "embedding" in tasks and "classification" not in tasks:
+        return ROOT["embedding"]
+    return ROOT[chosen(service, ALL, "").task]
 
 
 # Memory.

@@ -23,7 +23,6 @@ from ortmulti.serve.service import Refused, Service
 from ortmulti.serve.text_requests import Asked
 from ortmulti.serve.text_routes import (
     ALL,
-    ROOT,
     ROUTES,
     Route,
     chosen,
@@ -31,6 +30,7 @@ from ortmulti.serve.text_routes import (
     not_finite,
     reserve,
     reserve_vectors,
+    root,
     written,
 )
 
@@ -81,7 +81,7 @@ class Texts:
             if parts[:2] == ["v1", "models"]:
                 check_method(call.method, "GET", "HEAD")
                 return json_reply(self._models("/".join(parts[2:])))
-            path = "/".join(parts) or ROOT[chosen(self._service, ALL, "").task]
+            path = "/".join(parts) or root(self._service)
             route = ROUTES[path]
             form = route.form
             check_method(call.method, "POST")

@@ -20,8 +20,6 @@ from ortmulti.serve.service import Refused, Service
 from ortmulti.serve.text_models import ServedTexts
 from ortmulti.serve.text_requests import Asked
 from ortmulti.serve.text_routes import (
-    ALL,
-    ROOT,
     ROUTES,
     Route,
     chosen,
@@ -30,6 +28,7 @@ from ortmulti.serve.text_routes import (
     not_finite,
     reserve,
     reserve_vectors,
+    root,
     written,
 )
 from ortmulti.text.together import Part, embed_together
@@ -136,7 +135,7 @@ class Together:
         if path != b"/":
             return _ROUTES.get(path)
         try:
-            return _ROUTES.get(f"/{ROOT[chosen(self._service, ALL, '').task]}".encode())
+            return _ROUTES.get(f"/{root(self._service)}".encode())
         except Refused:
             return None
 

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from ortmulti import checks
 from ortmulti._runtime import log
@@ -20,14 +20,14 @@ from ortmulti.errors import Error, InvalidArgument, NotOptimizable
 from ortmulti.optimized.fuse import fuse_prepared
 from ortmulti.optimized.key import compute_capability, key_of
 from ortmulti.text.modules import VECTOR, Pooling
-from ortmulti.text.settings import Precision, Settings, read_settings
+from ortmulti.text.settings import Settings, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from onnx import ModelProto
 
-    from ortmulti.optimized.fuse import FusedModel
+    from ortmulti.optimized.fuse import FusedModel, Precision
     from ortmulti.options.session_options import SessionOptions
 
 __all__ = ["fuse", "fused_settings"]
@@ -41,7 +41,7 @@ def fuse(
     to: str | os.PathLike[str],
     device: str | int | Device | None = None,
     *,
-    precision: Literal["fp16"] | None = None,
+    precision: Precision = "fp32",
     file: str | os.PathLike[str] | None = None,
     pooling: Pooling | None = None,
     options: SessionOptions | None = None,
@@ -83,7 +83,7 @@ def _fuse(
     settings: Settings,
     to: Path,
     device: str | int | Device | None,
-    precision: Literal["fp16"] | None,
+    precision: Precision,
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> FusedModel:
@@ -143,12 +143,11 @@ def fused_settings(
     checks.choice("fuse", precision, ("fp32", "fp16"))
     settings, cache = read_settings(folder, **given), Cache.default()
     device = parse_devices(devices)[0]
-    half: Literal["fp16"] | None = "fp16" if precision == "fp16" else None
 
     def make(to: Path) -> None:
-        log.logger().info("'%s' is fused for %s", settings.model, device)
+        log.logger().info("'%s' is being fused for %s, which takes a while", settings.model, device)
         try:
-            _fuse(settings, to, device, half)
+            _fuse(settings, to, device, precision)
         except NotOptimizable as error:
             to.mkdir()
             (to / _REFUSED).write_text(str(error), "utf-8")
@@ -165,10 +164,14 @@ def fused_settings(
             pooling = settings.pooling if fused.pooling else None
             return replace(settings, pooling=pooling, **{name: getattr(fused, name) for name in own})
         why = refused.read_text("utf-8")
+        why = f"{why} (the cache remembers this: after ortmulti optimize --clear it is tried again)"
     except NotOptimizable as error:
         why = str(error)
-    except OSError as error:
-        cache.say_unwritable(error)
+    except (OSError, Error) as error:
+        cause = error.__cause__ if isinstance(error, Error) else error
+        if not isinstance(cause, OSError):
+            raise
+        cache.say_unwritable(cause)
         return settings
     log.logger().warning("'%s' stays as it is: %s", settings.model, why)
     return settings

@@ -12,13 +12,14 @@ from ortmulti.pool.load import load as load_pool
 from ortmulti.text.layers import Layers
 from ortmulti.text.model import TextModel
 from ortmulti.text.modules import Pooling
-from ortmulti.text.settings import Precision, Settings, Side, Task, read_settings
+from ortmulti.text.settings import Settings, Side, Task, read_settings
 from ortmulti.text.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ortmulti.devices.device import Device
+    from ortmulti.optimized.fuse import Precision
 
 __all__ = ["load", "load_options"]
 

@@ -28,11 +28,10 @@ from ortmulti.text.modules import (
     read_pooling,
 )
 
-__all__ = ["Precision", "Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
+__all__ = ["Settings", "Side", "Task", "find_files", "is_export", "read_settings"]
 
 Task: TypeAlias = Literal["embedding", "ranking", "classification"]
 Side: TypeAlias = Literal["right", "left"]
-Precision: TypeAlias = Literal["fp32", "fp16"]
 
 _TASKS: tuple[Task, ...] = ("embedding", "ranking", "classification")
 _SIDES: dict[str, Side] = {"right": "right", "left": "left"}
