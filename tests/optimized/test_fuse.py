@@ -262,15 +262,23 @@ def test_runs_of_both_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(run.before > 0 and run.after > 0 for run in runs)
 
 
-@pytest.mark.parametrize(("after", "most", "sure"), [(0.9, 1.1, "surely "), (0.98, 0.99, ""), (1.2, 1.3, "")])
+@pytest.mark.parametrize(
+    ("after", "most", "sure"), [(0.9, 1.1, "surely "), (0.98, 0.99, ""), (1.2, 1.3, ""), (0.5, 0.6, "everywhere ")]
+)
 def test_one_is_kept_only_if_it_is_surely_faster(
     monkeypatch: pytest.MonkeyPatch, after: float, most: float, sure: str
 ) -> None:
     found = [FusedRun(1, 32, 32, 1.0, 0.5, 0.6), FusedRun(1, 32, 32, 1.0, after, most)]
-    monkeypatch.setattr(fusion_proof, "_timed", lambda *_: found[-1])
+    if sure == "everywhere ":
+        monkeypatch.setattr(
+            fusion_proof, "_timed", lambda *given: FusedRun(1, 32, 32, 1.0, 1.2, 1.3) if given[3] > 1 else found[-1]
+        )
+    else:
+        monkeypatch.setattr(fusion_proof, "_timed", lambda *_: found[-1])
     with onnx_models.cpu_session(Encoder("eager", "added").proto().SerializeToString()) as session:
         with pytest.raises(ortmulti.NotOptimizable, match=f"it is not {sure}faster"):
             fusion_proof.race(session._core, session._core)
+        monkeypatch.setattr(fusion_proof, "_timed", lambda *_: found[-1])
         found.pop()
         assert fusion_proof.race(session._core, session._core) == tuple(found * 3)
 

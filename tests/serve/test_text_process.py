@@ -196,6 +196,17 @@ def test_a_full_queue_is_told(tmp_path: Path) -> None:
     assert (status, json.loads(content)["error"]["type"]) == (429, "rate_limit_error")
 
 
+def test_a_request_of_more_texts_than_may_wait_is_answered(tmp_path: Path) -> None:
+    """By a few at a time; otherwise it could never be."""
+    exports.embedding(tmp_path / "mini")
+    settings = tmp_path / "server.toml"
+    settings.write_text("[models.mini]\npath = 'mini'\nmax_queue = 4\n")
+    with serving(settings) as server:
+        for count in (3, 5, 60, 300):
+            status, content = server.ask("/embed", json.dumps({"inputs": ["a cat"] * count}).encode())
+            assert (status, len(json.loads(content))) == (200, count)
+
+
 def test_the_root_is_vectors_where_one_model_has_them(tmp_path: Path) -> None:
     """Clients of text-embeddings-inference cannot name a model."""
     exports.embedding(tmp_path / "mini")

@@ -236,7 +236,7 @@ def test_without_room_in_the_queue_the_rest_is_refused(tmp_path: Path) -> None:
         assert served.drop(runs)
         found = served.answered(3)
     refused = (429, "the queue of requests is full: try again later")
-    assert [found[call] for call in calls] == [refused, (200, [[10.0]]), refused]
+    assert [found[call] for call in calls] == [(200, [[2.0]]), refused, refused]
 
 
 def test_a_model_that_has_taken_the_place_answers(served: Served, held: Held, tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ MIXED = (32, 256)
 """Another one, whose rows have different lengths, as texts of many clients have: this is the longest."""
 FASTER = 0.97
 """A fused model is kept if its runs take at most this share of the time, in the mean over the shapes."""
+SLOWER = 1.1
+"""And no shape takes more than this."""
 _ROWS = 6
 _TOKENS = (100, 30, 4)
 _SECONDS = 1.5
@@ -114,7 +116,7 @@ def race(model: _core.Session, fused: _core.Session, *, mixed: bool = False) -> 
         mixed: Also time a run of many rows of different lengths, which takes long on a CPU.
 
     Raises:
-        NotOptimizable: The fused one is not faster, or the times vary too much to be sure of it.
+        NotOptimizable: The fused one is not faster, or slower for a shape, or the times vary too much to be sure.
     """
     runs = []
     for rows, tokens in (*SHAPES, *[MIXED] * mixed):
@@ -126,12 +128,13 @@ def race(model: _core.Session, fused: _core.Session, *, mixed: bool = False) -> 
                 continue
             runs.append(_timed(model, fused, feed, rows, tokens, int(lengths.sum())))
             break
-    if share(runs) > FASTER or _mean([run.most for run in runs]) >= max(1.0, FASTER):
+    slower = any(run.after > SLOWER * run.before for run in runs)
+    if slower or share(runs) > FASTER or _mean([run.most for run in runs]) >= max(1.0, FASTER):
         times = ", ".join(
             f"{run.rows} x {run.tokens} tokens: {run.before * 1e3:.3g} ms before, {run.after * 1e3:.3g} ms after"
             for run in runs
         )
-        sure = "" if share(runs) > FASTER else "surely "
+        sure = "" if share(runs) > FASTER else "everywhere " if slower else "surely "
         raise NotOptimizable(f"it is not {sure}faster on this device ({times or 'no run'})")
     return tuple(runs)
 

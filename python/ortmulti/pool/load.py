@@ -154,7 +154,7 @@ def load(
     if cuda_graph == "auto" and padded and not padded.lengths:
         graphs = None  # padded to any length, shapes come again by chance alone
     serving = Serving(0 if in_flight == "auto" else in_flight, graphs, warmup, batching)
-    members = Members(request, make_core, serving, chosen.version)
+    members = Members(request, make_core, serving, chosen.version, max_queue)
     pool = Pool(members, batching)
     if chosen.progress is None:
         members.start()

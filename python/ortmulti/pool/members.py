@@ -48,6 +48,7 @@ class Members:
         make_core: Makes a core's pool, one for each model.
         serving: How the sessions serve.
         version: The model's label in `stats`.
+        max_queue: That of the core's pools.
     """
 
     def __init__(
@@ -56,8 +57,11 @@ class Members:
         make_core: Callable[[], _core.Pool],
         serving: Serving,
         version: str = "",
+        max_queue: int | None = None,
     ) -> None:
         self._request = request
+        self.max_queue = max_queue
+        """How many requests may wait; None: any number."""
         self._make_core = make_core
         self._serving = serving
         self.model = str(request.model)

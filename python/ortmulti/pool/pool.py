@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -586,6 +587,12 @@ class Requests(Readiness, Closing):
     def at_once(self) -> int:
         """How many requests of one caller keep all sessions busy."""
         return self._at_once(self._batch_size)
+
+    @property
+    def together(self) -> int:
+        """How many requests of one caller a queue without others has room for; at least 1."""
+        room = self._members.max_queue
+        return sys.maxsize if room is None else max(1, room)
 
     def _at_once(self, batch_size: int) -> int:
         return 2 * max(self._members.most, batch_size * self._members.expected)

@@ -45,6 +45,11 @@ _ROUTES = {f"/{path}".encode(): route for path, route in ROUTES.items() if route
 _WRITERS = 2
 
 
+def _most(found: ServedTexts) -> int:
+    """Return how many texts of one caller are run together: with more, a short queue has no room for any."""
+    return min(BLOCK, found.model.pool.together)
+
+
 class _Member:
     """A request. ``call`` is None when it is answered, or its client has gone."""
 
@@ -100,10 +105,11 @@ class Together:
         try:
             reserve(call)
             asked = requests.read(call.body, route.read, self._most)
-            if len(asked.items) > BLOCK:
+            found = chosen(self._service, route.tasks, asked.model)
+            if len(asked.items) > _most(found):
                 return False
             member = _Member(call, route, asked)
-            self._put(member, self._groups)
+            self._put(member, found, self._groups)
             self._members[call] = member
         except Exception as error:
             self._core.reply(call, *failure(error, call, route.form))
@@ -139,16 +145,15 @@ class Together:
         except Refused:
             return None
 
-    def _put(self, member: _Member, groups: _Groups) -> None:
+    def _put(self, member: _Member, found: ServedTexts, groups: _Groups) -> None:
         call, asked = member.call, member.asked
         if call is None:
             return
-        found = chosen(self._service, member.route.tasks, asked.model)
         reserve_vectors(call, found, asked)
         wanted = (asked.prompt, asked.truncate, asked.dimensions, asked.normalize, asked.base64)
         key = (found.name, id(found.model), member.route.form, wanted)
         group = groups.get(key)
-        if group is not None and group.texts + len(asked.items) > BLOCK:
+        if group is not None and group.texts + len(asked.items) > _most(found):
             self._begin([group])
             group = None
         if group is None:
@@ -229,7 +234,7 @@ class Together:
                 continue
             if replaced and isinstance(error, ClosedError):  # another model has taken its place
                 try:
-                    self._put(member, groups)
+                    self._put(member, chosen(self._service, member.route.tasks, member.asked.model), groups)
                     continue
                 except Exception as own:
                     error = own

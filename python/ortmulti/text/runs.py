@@ -128,8 +128,11 @@ class Runs:
             answered += len(rows)
 
         try:
-            for some in blocks(texts, self._at_once() if len(texts) > 1 else 1):
-                if len(pending) == 2:  # one is tokenized while the other runs
+            each = self._at_once() if len(texts) > 1 else 1
+            # One is tokenized while the other runs, unless a short queue has room for one alone.
+            most = 2 if 2 * each <= self._requests.together else 1
+            for some in blocks(texts, each):
+                if len(pending) == most:
                     await answer()
                 block = runs.block(skip)
                 pending.append((block, runs.future(block)))
@@ -146,7 +149,7 @@ class Runs:
         return self._noted(table.rows(self))
 
     def _at_once(self) -> int:
-        return max(1, min(BLOCK, self._requests.at_once // 2))
+        return max(1, min(BLOCK, self._requests.at_once // 2, self._requests.together))
 
     def of_tokens(self) -> TokenRuns:
         """Return what runs tokens.
