@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import checks
 from ortmulti._runtime import startup
@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 
     from ortmulti import _core
 
-__all__ = ["FusedModel", "FusedRun", "Precision", "fuse", "fuse_prepared"]
-
-Precision: TypeAlias = Literal["fp32", "fp16"]
+__all__ = ["FusedModel", "FusedRun", "fuse", "fuse_prepared"]
 
 _HALF = 0.02
 _TOLERANCES = {"cpu": 1e-4, "cuda": 5e-3}
@@ -75,7 +73,7 @@ def fuse(
     to: str | os.PathLike[str],
     device: str | int | Device | None = None,
     *,
-    precision: Precision = "fp32",
+    precision: Literal["fp32", "fp16"] = "fp32",
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> FusedModel:
@@ -113,7 +111,7 @@ def fuse_prepared(
     to: str | os.PathLike[str],
     device: str | int | Device | None,
     prepare: Callable[[ModelProto], None] | None,
-    precision: Precision,
+    precision: Literal["fp32", "fp16"],
     options: SessionOptions | None,
     provider_options: Mapping[str, Any] | None,
 ) -> FusedModel:

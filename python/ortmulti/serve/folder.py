@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ortmulti.create.model import Model
 from ortmulti.errors import Error, InvalidArgument, NoSuchFile, NotFound
@@ -20,7 +20,6 @@ from ortmulti.text.settings import is_export, read_settings
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
-    from ortmulti.optimized.fuse import Precision
     from ortmulti.pool.pool import Pool
     from ortmulti.text.settings import Settings
 
@@ -146,7 +145,7 @@ class Models:
         self.options = dict(options or {})
         self.name = ""
         self.custom_ops: Sequence[str] = ()
-        self.fuse: Precision | None = None
+        self.fuse: Literal["fp32", "fp16"] | None = None
         self.devices: Any = "all"
         self.settings: dict[str, Any] = {}
         self._looked_up: list[Callable[[], list[_Place]]] = []

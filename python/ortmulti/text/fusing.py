@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti import checks
 from ortmulti._runtime import log
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from onnx import ModelProto
 
-    from ortmulti.optimized.fuse import FusedModel, Precision
+    from ortmulti.optimized.fuse import FusedModel
     from ortmulti.options.session_options import SessionOptions
 
 __all__ = ["fuse", "fused_settings"]
@@ -41,7 +41,7 @@ def fuse(
     to: str | os.PathLike[str],
     device: str | int | Device | None = None,
     *,
-    precision: Precision = "fp32",
+    precision: Literal["fp32", "fp16"] = "fp32",
     file: str | os.PathLike[str] | None = None,
     pooling: Pooling | None = None,
     options: SessionOptions | None = None,
@@ -83,7 +83,7 @@ def _fuse(
     settings: Settings,
     to: Path,
     device: str | int | Device | None,
-    precision: Precision,
+    precision: Literal["fp32", "fp16"],
     options: SessionOptions | None = None,
     provider_options: Mapping[str, Any] | None = None,
 ) -> FusedModel:
@@ -123,7 +123,7 @@ def _fuse(
 
 def fused_settings(
     folder: str | os.PathLike[str],
-    precision: Precision,
+    precision: Literal["fp32", "fp16"],
     devices: str | int | Device | Iterable[str | int | Device] = "all",
     **given: Any,
 ) -> Settings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ortmulti._runtime import log
 from ortmulti.errors import InvalidArgument
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ortmulti.devices.device import Device
-    from ortmulti.optimized.fuse import Precision
 
 __all__ = ["load", "load_options"]
 
@@ -37,7 +36,7 @@ def load(
     pooling: Pooling | Sequence[Pooling] | None = None,
     normalize: bool | None = None,
     max_length: int | None = None,
-    fuse: Precision | None = None,
+    fuse: Literal["fp32", "fp16"] | None = None,
     batching: Batching | None = None,
     **options: Any,
 ) -> TextModel:
