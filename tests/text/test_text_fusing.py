@@ -177,6 +177,12 @@ def test_a_load_makes_the_faster_form_once(tmp_path: Path, cache: Path, monkeypa
         assert np.allclose(model.embed(TEXTS), expected, atol=1e-4)
     [place] = (cache / "folders").iterdir()
     assert not list((cache / "staging").iterdir())
+    [file] = place.rglob("*.onnx")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with om.text.load(folder, "cpu", fuse="fp32") as model:
+        assert model.settings.output == "sentence_embedding"
+    assert file.stat().st_size == len(whole)
     monkeypatch.setattr("ortmulti.text.fusing._fuse", None)
     with om.text.load(folder, "cpu", fuse="fp32", max_length=5) as model:
         assert place in model.settings.model.parents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fuse", "fused_settings"]
 
-_REFUSED = "refused.txt"
+_REFUSED, _SIZES = "refused.txt", "sizes.json"
 _SIDE_FILES = {".json", ".txt", ".model", ".jinja", ".md"}
 
 
@@ -148,6 +149,8 @@ def fused_settings(
         log.logger().info("'%s' is being fused for %s, which takes a while", settings.model, device)
         try:
             _fuse(settings, to, device, precision)
+            sizes = {str(file.relative_to(to)): file.stat().st_size for file in to.rglob("*.onnx*")}
+            (to / _SIZES).write_text(json.dumps(sizes), "utf-8")
         except NotOptimizable as error:
             to.mkdir()
             (to / _REFUSED).write_text(str(error), "utf-8")
@@ -157,7 +160,13 @@ def fused_settings(
         key = key_of(Model(settings.model), providers.for_device(device, None), compute_capability=where)
         pools = _by_itself(settings) or ("vector" if settings.pooling is None else "tokens")
         place = cache.folders / f"{key.digest}-{precision}-{pools}"
-        made = StagingDir(cache.folder).kept(place, make)
+        kept = StagingDir(cache.folder)
+        made = kept.kept(place, make)
+        if not _is_whole(made):
+            log.logger().warning("'%s' is damaged and will be made again", made)
+            with kept.locked():
+                kept.remove(made)
+            made = kept.kept(place, make)
         if not (refused := made / _REFUSED).exists():
             fused = read_settings(made, task=settings.task)  # its other files are those of the first load
             own = ("model", "inputs", "packed", "output", "quantizes")
@@ -175,3 +184,13 @@ def fused_settings(
         return settings
     log.logger().warning("'%s' stays as it is: %s", settings.model, why)
     return settings
+
+
+def _is_whole(made: Path) -> bool:
+    if (made / _REFUSED).exists():
+        return True
+    try:
+        sizes = json.loads((made / _SIZES).read_text("utf-8"))
+        return all((made / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
