@@ -110,6 +110,15 @@ bool delivers_completions() noexcept { return delivering().load() == getpid(); }
 
 void set_delivers_completions(bool delivers) noexcept { delivering().store(delivers ? getpid() : 0); }
 
+void free_without_gil(std::shared_ptr<void> python) {
+  if (delivers_completions()) {
+    completions().push([python = std::move(python)] {});
+  } else {
+    const AcquireGil gil;
+    python.reset();
+  }
+}
+
 bool Arrival::wait(Clock::time_point until) {
   if (arrived()) {
     return true;

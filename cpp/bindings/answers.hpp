@@ -16,6 +16,8 @@ namespace ortmulti::bindings {
 /// Whether the thread that delivers completions runs in this process.
 bool delivers_completions() noexcept;
 void set_delivers_completions(bool delivers) noexcept;
+/// Frees what belongs to Python, in a thread without the GIL: a worker never waits for it.
+void free_without_gil(std::shared_ptr<void> python);
 
 /// The moment when a request is answered, for threads that wait for it without the GIL.
 class Arrival {

@@ -61,15 +61,8 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
   if (!output_owners.empty()) {
     without_gil([&] { output_owners.clear(); });
   }
-  if (PyGILState_Check() != 0) {
-    return;
-  }
-  auto python = std::make_shared<Python>(std::move(python_));
-  if (delivers_completions()) {
-    completions().push([python = std::move(python)] {});  // a worker never waits for the GIL
-  } else {
-    const AcquireGil gil;
-    python.reset();
+  if (PyGILState_Check() == 0) {
+    free_without_gil(std::make_shared<Python>(std::move(python_)));
   }
 }
 

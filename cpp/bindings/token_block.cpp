@@ -42,15 +42,8 @@ std::vector<std::int64_t> to_numbers(const py::handle& given) {
 }  // namespace
 
 TokenBlock::~TokenBlock() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  if ((!python_.future && python_.followers.empty()) || PyGILState_Check() != 0) {
-    return;
-  }
-  auto python = std::make_shared<Python>(std::move(python_));
-  if (delivers_completions()) {
-    completions().push([python = std::move(python)] {});  // a worker never waits for the GIL
-  } else {
-    const AcquireGil gil;
-    python.reset();
+  if ((python_.future || !python_.followers.empty()) && PyGILState_Check() == 0) {
+    free_without_gil(std::make_shared<Python>(std::move(python_)));
   }
 }
 

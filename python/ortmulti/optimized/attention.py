@@ -147,11 +147,7 @@ class _Fusion(Reader):
         shape = self.add("Concat", one, one, length, one, axis=0)
         name = self.add("Expand", name, shape)
         if guarded:
-            if self.opset < 18:
-                largest = self.add("ReduceMax", name, axes=[1, 3], keepdims=0)
-            else:
-                largest = self.add("ReduceMax", name, self.weight([1, 3], np.int64), keepdims=0)
-            largest = self.add("Unsqueeze", largest, self.weight(np.array([2])))
+            largest = self.add("Unsqueeze", self.largest(name, [1, 3]), self.weight(np.array([2])))
             lowest = self.weight(np.array([-np.inf], dtype))
             empty = self.add("Equal", largest, lowest)
             masked = self.add("Equal", name, lowest)

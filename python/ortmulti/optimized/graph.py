@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 __all__ = ["DOMAIN", "Graph"]
 
@@ -42,16 +42,12 @@ class Graph:
         return node if node is not None and node.domain in ("", "ai.onnx") and node.op_type in kinds else None
 
     def constant(self, name: str) -> NDArray[Any] | None:
-        while node := self.node(name, "Identity"):  # equal weights are written once
-            name = node.input[0]
-        tensor = self.constants.get(name)
+        tensor = self._tensor(name)
         return None if tensor is None else numpy_helper.to_array(tensor)
 
     def shape(self, name: str) -> list[int] | None:
         """Return the sizes of a weight."""
-        while node := self.node(name, "Identity"):
-            name = node.input[0]
-        tensor = self.constants.get(name)
+        tensor = self._tensor(name)
         return None if tensor is None else list(tensor.dims)
 
     def weight(self, value: Any, dtype: Any = None) -> str:
@@ -69,6 +65,12 @@ class Graph:
             self.model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
         return results[0]
 
+    def largest(self, name: str, axes: list[int]) -> str:
+        """Make the largest elements over some axes, which are an input since opset 18, and an attribute before."""
+        if self.opset < 18:
+            return self.add("ReduceMax", name, axes=axes, keepdims=0)
+        return self.add("ReduceMax", name, self.weight(axes, np.int64), keepdims=0)
+
     def keep(self, nodes: Iterable[NodeProto]) -> None:
         """Keep of these nodes, and of the weights, what the results need."""
         used = {output.name for output in self.graph.output}
@@ -84,6 +86,11 @@ class Graph:
         self.graph.node.extend(reversed(kept))
         self.graph.initializer.extend(weights)
         self.graph.value_info.extend(values)
+
+    def _tensor(self, name: str) -> TensorProto | None:
+        while node := self.node(name, "Identity"):  # equal weights are written once
+            name = node.input[0]
+        return self.constants.get(name)
 
     def _name(self) -> str:
         while (name := f"ortmulti_{self._number}") in self._taken:

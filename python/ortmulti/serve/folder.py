@@ -16,7 +16,7 @@ from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
-from ortmulti.text.settings import is_export, read_settings
+from ortmulti.text.settings import is_export
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
@@ -269,13 +269,9 @@ class Models:
 
     def _export(self, folder: Path, name: str, **given: Any) -> ServedModel:
         """Return an exported model of texts; ``given`` takes the place of what its files say."""
-        fuse = given.pop("fuse", self.fuse)
-        if fuse is None:
-            settings = read_settings(folder, **given)
-        else:
-            from ortmulti.text.fusing import fused_settings
+        from ortmulti.text.loading import chosen_settings
 
-            settings = fused_settings(folder, fuse, self.devices, **given)
+        settings = chosen_settings(folder, given.pop("fuse", self.fuse), self.devices, **given)
         options = {each: value for each, value in self.options.items() if each != "batching"}  # these have padding
         normalize = given.get("normalize", True)
         return ServedModel(name, settings.model, options=options, texts=settings, normalize=normalize)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from ortmulti.devices.device import Device
 
-__all__ = ["load", "load_options"]
+__all__ = ["chosen_settings", "load", "load_options"]
 
 _ROWS, _TOKENS = 32, 16384  # of a joint run, at most
 _PACKED_ROWS, _EMBEDDED = 128, 1 << 16
@@ -57,12 +57,7 @@ def load(
     """
     given: dict[str, Any] = {"file": file, "task": task, "pooling": pooling, "normalize": normalize}
     given["max_length"] = max_length
-    if fuse is None:
-        settings = read_settings(folder, **given)
-    else:
-        from ortmulti.text.fusing import fused_settings
-
-        settings = fused_settings(folder, fuse, devices, **given)
+    settings = chosen_settings(folder, fuse, devices, **given)
     tokenizer, layers = Tokenizer(settings), Layers(settings.layers)  # their errors come before the load
     ways = load_options(settings, **(options if batching is None else {**options, "batching": batching}))
     refused: InvalidArgument | None = None
@@ -87,6 +82,17 @@ def load(
             raise
         return model
     raise AssertionError  # there is a way
+
+
+def chosen_settings(
+    folder: str | os.PathLike[str], fuse: Literal["fp32", "fp16"] | None, devices: Any, **given: Any
+) -> Settings:
+    """Return the settings of an export, or, with ``fuse``, of its faster form: see `fused_settings`."""
+    if fuse is None:
+        return read_settings(folder, **given)
+    from ortmulti.text.fusing import fused_settings
+
+    return fused_settings(folder, fuse, devices, **given)
 
 
 def load_options(settings: Settings, **given: Any) -> list[dict[str, Any]]:

@@ -40,16 +40,12 @@ def add_pooling(model: ModelProto, of_tokens: str, pooling: Pooling, to: str) ->
             f"it cannot pool by itself: that needs opset {_OPSET}, an input '{_MASK}', and an output [rows, tokens, "
             f"dims] in place of '{of_tokens}'"
         )
-    second = graph.weight([1], np.int64)
     if pooling == "max":
         real = graph.add("Cast", graph.add("Unsqueeze", _MASK, graph.weight([2], np.int64)), to=TensorProto.BOOL)
         least = graph.add("Cast", graph.weight([np.finfo(np.float16).min], np.float32), to=kind)
-        masked = graph.add("Where", real, of_tokens, least)
-        if graph.opset < 18:
-            pooled = graph.add("ReduceMax", masked, axes=[1], keepdims=0)
-        else:
-            pooled = graph.add("ReduceMax", masked, second, keepdims=0)
+        pooled = graph.largest(graph.add("Where", real, of_tokens, least), [1])
     else:
+        second = graph.weight([1], np.int64)
         weights = graph.add("Unsqueeze", graph.add("Cast", _weights(graph, pooling), to=kind), second)
         pooled = graph.add("Squeeze", graph.add("MatMul", weights, of_tokens), second)
     graph.add("Cast", pooled, to=TensorProto.FLOAT)
