@@ -11,7 +11,6 @@
 #include "bindings/signals.hpp"
 #include "bindings/tensors.hpp"
 #include "bindings/text.hpp"
-#include "core/base/async_runs.hpp"
 #include "core/base/error.hpp"
 
 namespace ortmulti::bindings {
