@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/errors.hpp"
 #include "bindings/gil.hpp"
 #include "bindings/json_rows.hpp"
 #include "bindings/python_pool.hpp"
@@ -28,6 +30,7 @@
 #include "core/serve/front.hpp"
 #include "core/serve/nghttp2.hpp"
 #include "core/serve/route.hpp"
+#include "core/serve/vector_calls.hpp"
 
 namespace ortmulti::bindings {
 
@@ -39,13 +42,15 @@ using serve::Front;
 using serve::Limits;
 using serve::Reply;
 
-/// What the loops hand to Python, in order: calls, those of them whose clients have gone, and those with an answer.
+/// What the loops hand to Python, in order: calls, those of them whose clients have gone, those with an answer, and
+/// those with an error, which Python writes.
 class Calls : NonCopyable {
  public:
   struct Event {
     std::shared_ptr<serve::Call> call;
     bool gone = false;
     std::optional<Reply> reply = std::nullopt;
+    std::exception_ptr error = nullptr;
   };
 
   void put(Event event) {
@@ -120,13 +125,6 @@ std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& c
   return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
 }
 
-// Counts so many bytes beside the body, in place of those from before. False: there is no memory for them.
-bool reserve(serve::Call& call, std::size_t bytes) {
-  const std::size_t all = call.body.resident() + bytes;
-  call.bytes.resize_down(all);
-  return call.bytes.grow_to(all);
-}
-
 // As the core refuses it: of a stream, by an answer.
 PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
@@ -151,14 +149,24 @@ class PythonFront : NonCopyable {
         .loops = loops,
         .access_log = access_log,
         .traces = traces,
-        .other = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
-        .gone = [calls =
-                     calls_](const std::shared_ptr<serve::Call>& call) { calls->put({.call = call, .gone = true}); },
+        .other =
+            [calls = calls_, vectors = vectors_](std::shared_ptr<serve::Call> call) {
+              if (call->asked || !vectors->add(call)) {
+                calls->put({.call = std::move(call)});
+              }
+            },
+        .gone =
+            [calls = calls_, vectors = vectors_](const std::shared_ptr<serve::Call>& call) {
+              if (!vectors->gone(*call)) {
+                calls->put({.call = call, .gone = true});
+              }
+            },
         .answered = [calls = calls_](
                         std::shared_ptr<serve::Call> call,
                         Reply reply) { calls->put({.call = std::move(call), .reply = std::move(reply)}); }};
     const ReleaseGil nogil;
     front_ = std::make_unique<Front>(std::move(options), http, grpc);
+    vectors_->open(*front_);
   }
   ~PythonFront() {
     const ReleaseGil nogil;
@@ -166,14 +174,17 @@ class PythonFront : NonCopyable {
       static_cast<void>(front_.release());  // NOLINT(bugprone-unused-return-value)
       return;
     }
+    vectors_->close();
     calls_->close();
     front_.reset();
   }
 
-  // Of each call whether its client has gone, and its answer: all that are there. None after the end.
-  std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> take() {
+  // Of each call whether its client has gone, and its answer or error: all that are there. None after the end.
+  using Taken =
+      std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>, std::optional<py::object>>;
+  std::vector<Taken> take() {
     auto events = without_gil([this] { return calls_->take(); });
-    std::vector<std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>>> taken;
+    std::vector<Taken> taken;
     taken.reserve(events.size());
     for (Calls::Event& event : events) {
       std::optional<PythonReply> reply;
@@ -182,7 +193,8 @@ class PythonFront : NonCopyable {
       } catch (const std::exception&) {  // else nobody would take the next call
         reply = PythonReply(503, {}, py::bytes(), "the server has no memory left for this answer");
       }
-      taken.emplace_back(freed_without_gil(std::move(event.call)), event.gone, std::move(reply));
+      taken.emplace_back(freed_without_gil(std::move(event.call)), event.gone, std::move(reply),
+                         event.error ? std::optional(bindings::to_python(event.error)) : std::nullopt);
     }
     return taken;
   }
@@ -219,41 +231,17 @@ class PythonFront : NonCopyable {
     front_->reply(call, std::move(reply));
   }
 
-  // The call, its first row, their number, and what is before and behind all of them.
-  using RowsReply = std::tuple<std::shared_ptr<serve::Call>, std::size_t, std::size_t, std::string, std::string>;
-  // Answers calls with rows of a table. Returns the numbers of those that are not answered, and whether the memory was
-  // missing, rather than that a number is not finite.
-  std::vector<std::pair<std::size_t, bool>> reply_rows(const py::array& table, const std::vector<RowsReply>& replies,
-                                                       const PythonHeaders& headers, const Around& around,
-                                                       bool base64) {
-    const NumberRows rows(table);
-    if (std::ranges::any_of(
-            replies, [&](const RowsReply& each) { return std::get<1>(each) + std::get<2>(each) > rows.count(); })) {
-      throw py::value_error("the table has no such rows");
+  // Requests of vectors; null after the end.
+  std::shared_ptr<serve::VectorGroup> take_vectors(std::size_t most) {
+    return freed_without_gil(without_gil([&] { return vectors_->take(most); }));
+  }
+  // By model: the texts that were answered in groups, and their tokens.
+  std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> counts_of_texts() const {
+    std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> counts;
+    for (const auto& [name, counted] : without_gil([this] { return vectors_->counts(); })) {
+      counts[name] = {counted.texts, counted.tokens};
     }
-    const serve::Headers sent = from_python(headers);
-    std::vector<std::pair<std::size_t, bool>> left;
-    const ReleaseGil nogil;
-    std::string text;
-    for (std::size_t i = 0; i < replies.size(); ++i) {
-      const auto& [call, first, count, head, tail] = replies[i];
-      try {
-        const serve::JsonRows writer = rows.writer(first, count, head, tail, around, base64);
-        if (!is_finite(writer)) {
-          left.emplace_back(i, false);
-          continue;
-        }
-        text.resize(std::max(text.size(), writer.most_bytes()));
-        const auto size = static_cast<std::size_t>(writer.write(text.data()) - text.data());
-        Reply reply{.status = 200, .headers = sent, .body = {}, .message = {}};
-        reply.body.push_back(serve::piece_of(text.substr(0, size)));
-        static_cast<void>(reserve(*call, size));  // the vectors are soon gone
-        front_->reply(call, std::move(reply));
-      } catch (const std::bad_alloc&) {
-        left.emplace_back(i, true);
-      }
-    }
-    return left;
+    return counts;
   }
 
   void put_model(const std::string& name, std::string version, const PythonPool& pool, bool joins, bool counts_rows,
@@ -292,6 +280,7 @@ class PythonFront : NonCopyable {
   void set_ready(bool ready) { front_->set_ready(ready); }
   void end() {
     front_->end();
+    vectors_->close();
     calls_->close();
   }
   std::map<std::pair<std::string, std::string>, std::uint64_t> answers() const { return front_->answers(); }
@@ -306,6 +295,13 @@ class PythonFront : NonCopyable {
 
  private:
   const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
+  const std::shared_ptr<serve::VectorCalls> vectors_ =
+      std::make_shared<serve::VectorCalls>(serve::VectorCalls::Python{
+          .ask = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
+          .fail =
+              [calls = calls_](std::shared_ptr<serve::Call> call, std::exception_ptr error) {
+                calls->put({.call = std::move(call), .error = std::move(error)});
+              }});
   std::unique_ptr<Front> front_;
   const pid_t process_ = getpid();
 };
@@ -336,7 +332,7 @@ void register_serve(py::module_& module) {
       .def_readonly("streamed", &serve::Call::streamed)
       .def_readonly("compressed", &serve::Call::compressed)
       .def("plain", &plain_of)
-      .def("reserve", &reserve, "bytes"_a)
+      .def("reserve", &serve::Call::reserve, "bytes"_a)
       .def_readonly("peer", &serve::Call::peer)
       .def_readonly("asked", &serve::Call::asked)
       .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })
@@ -355,6 +351,8 @@ void register_serve(py::module_& module) {
            py::kw_only(), "http"_a, "grpc"_a, "limits"_a, "token"_a, "allowed_hosts"_a, "certificate"_a, "key"_a,
            "compressed_from"_a, "long_bodies"_a, "loops"_a, "access_log"_a, "traces"_a)
       .def("take", &PythonFront::take)
+      .def("take_vectors", &PythonFront::take_vectors, "most"_a)
+      .def("counts_of_texts", &PythonFront::counts_of_texts)
       .def("call", &PythonFront::call, "grpc"_a, "method"_a, "path"_a, "headers"_a, "peer"_a, "streamed"_a)
       .def("instead_of", &PythonFront::instead_of, "other"_a, "size"_a)
       .def("begin", &PythonFront::begin, "call"_a)
@@ -362,7 +360,6 @@ void register_serve(py::module_& module) {
       .def("ask", &PythonFront::ask, "call"_a, Nogil())
       .def("forget", &PythonFront::forget, "call"_a, Nogil())
       .def("reply", &PythonFront::reply, "call"_a, "status"_a, "headers"_a, "body"_a, "message"_a)
-      .def("reply_rows", &PythonFront::reply_rows, "table"_a, "replies"_a, "headers"_a, "around"_a, "base64"_a)
       .def("put_model", &PythonFront::put_model, "name"_a, "version"_a, "pool"_a, py::kw_only(), "joins"_a,
            "counts_rows"_a, "recurrent"_a, "max_rows"_a, "timeout"_a, "may_override"_a, "priority"_a)
       .def("counts_of", &PythonFront::counts_of, "name"_a, Nogil())
@@ -371,6 +368,7 @@ void register_serve(py::module_& module) {
       .def("end", &PythonFront::end, Nogil())
       .def("answers", &PythonFront::answers)
       .def("take_access_log", &PythonFront::take_access_log);
+  register_vectors(module);
   module.def("json_rows", &json_rows, "rows"_a, "head"_a, "tail"_a, "around"_a = Around(), "base64"_a = false);
   module.def("why_no_http2", &serve::why_no_http2);
   module.def("to_grpc", [](int status) { return static_cast<int>(serve::to_grpc(status)); }, "status"_a);

@@ -1,12 +1,8 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstddef>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,23 +72,7 @@ void normalize(const py::array_t<float, py::array::c_style>& given) {
   const auto width = static_cast<std::size_t>(given.ndim() == 0 ? 0 : given.shape(given.ndim() - 1));
   const auto size = static_cast<std::size_t>(given.size());
   const ReleaseGil nogil;
-  for (const float* const end = row + size; row < end; row += width) {
-    std::array<float, 16> squares{};  // as many sums, which compilers put into wide registers
-    std::size_t i = 0;
-    for (; i + squares.size() <= width; i += squares.size()) {
-      for (std::size_t k = 0; k < squares.size(); ++k) {
-        squares[k] += row[i + k] * row[i + k];
-      }
-    }
-    for (; i < width; ++i) {
-      squares[0] += row[i] * row[i];
-    }
-    constexpr float tiny = 1e-12F;
-    const float length = std::max(tiny, std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0F)));
-    for (std::size_t k = 0; k < width; ++k) {
-      row[k] /= length;
-    }
-  }
+  normalize_rows({row, size}, width);
 }
 
 }  // namespace

@@ -21,5 +21,6 @@ void register_binding(pybind11::module_& module);
 void register_repository(pybind11::module_& module);
 void register_async(pybind11::module_& module);
 void register_serve(pybind11::module_& module);
+void register_vectors(pybind11::module_& module);
 
 }  // namespace ortmulti::bindings

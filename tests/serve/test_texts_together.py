@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import queue
+import socket
 import threading
-import weakref
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -15,77 +16,91 @@ import numpy as np
 import pytest
 
 import ortmulti
-from ortmulti import _core, text
-from ortmulti.serve.service import Defaults
-from ortmulti.serve.text_models import ServedTexts, TextModels
-from ortmulti.serve.together import Together
+from ortmulti import text
+from ortmulti.serve.front import Front, loops
+from ortmulti.serve.limits import Limits
+from ortmulti.serve.service import Service
+from ortmulti.serve.text_models import ServedTexts
 from tests.serve import text_exports as exports
 from tests.serve.server import Server, serving
 from tests.serve.text_exports import DIMENSIONS, WORDS, tokens, vector
 from tests.support.held_pool import Held
 from tests.support.pools import HANG
 
+_THREADS = 2  # that take groups
 
-class Call:
-    """One of the core's."""
 
-    grpc, method = False, "POST"
+class Gated(Held):
+    """A held pool whose blocks wait to be submitted: so those who submit take no further requests."""
 
-    def __init__(self, path: str, memory: int, asked: dict[str, Any]) -> None:
-        self.path, self.memory = path.encode(), memory
-        self.headers = [(b"content-type", b"application/json")]
-        self.body = memoryview(json.dumps(asked).encode())
-        self.reserved = 0
+    def __init__(self, pool: Any) -> None:
+        super().__init__(pool)
+        self.holds = False
+        self.gate = threading.Event()
+        self.at_gate = threading.Semaphore(0)
 
-    def reserve(self, size: int) -> bool:
-        self.reserved = size
-        return size <= self.memory
-
-    def refuse(self, status: int, said: str) -> tuple[int, list[tuple[bytes, bytes]], bytes, str]:
-        return status, [], said.encode(), ""
+    def submit_tokens(self, block: Any, waits: bool, limited: bool) -> None:
+        self.at_gate.release()
+        assert self.gate.wait(HANG)
+        super().submit_tokens(block, waits, limited)
 
 
 class Served:
-    """What has a model, and answers its calls."""
+    """A server in this process, with a model of texts."""
 
-    ready = True
-
-    def __init__(self, model: text.TextModel) -> None:
-        self.texts = TextModels()
+    def __init__(self, model: text.TextModel, **limits: Any) -> None:
+        self.models = ortmulti.ModelRepository(devices="cpu")
+        self.service = Service(self.models)
         self.put(model)
-        self.answers: queue.Queue[tuple[Call, int, bytes]] = queue.Queue()
-        self.together = Together(self, 2048, self)
+        listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port = listener.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.front = self._call(self._start(listener.detach(), Limits(**limits)))
+        self._clients = ThreadPoolExecutor(64)
 
     def put(self, model: text.TextModel) -> None:
-        self.texts["mini"] = ServedTexts("mini", model, DIMENSIONS)
+        self.service.texts["mini"] = ServedTexts("mini", model, DIMENSIONS)
 
-    def defaults_of(self, _name: str) -> Defaults:
-        return Defaults()
+    async def _start(self, listener: int, limits: Limits) -> Front:
+        return Front(self.service, limits, http=[listener])
 
-    def reply(self, call: Call, status: int, _headers: object, body: bytes, _message: str) -> None:
-        self.answers.put((call, status, body))
+    def _call(self, call: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(call, self._loop).result(HANG)
 
-    def reply_rows(self, table: Any, replies: Any, _headers: object, around: Any, base64: bool) -> list[Any]:
-        left = []
-        for index, (call, first, count, head, tail) in enumerate(replies):
-            body = _core.json_rows(table[first : first + count], head, tail, around, base64)
-            if body is None:
-                left.append((index, False))
-            else:
-                self.answers.put((call, 200, body))
-        return left
+    def send(self, path: str = "/embed", **asked: Any) -> HTTPConnection:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=HANG)
+        connection.request("POST", path, json.dumps(asked))
+        return connection
 
-    def take(self, path: str = "/embed", memory: int = 1 << 20, **asked: Any) -> Call:
-        call = Call(path, memory, asked)
-        assert self.together.add(call)
-        return call
+    def ask(self, path: str = "/embed", **asked: Any) -> Future[tuple[int, Any]]:
+        connection = self.send(path, **asked)
+        return self._clients.submit(self.answer, connection)
 
-    def drop(self, call: Call) -> bool:
-        return self.together.drop(call)
+    def answer(self, connection: HTTPConnection) -> tuple[int, Any]:
+        found = connection.getresponse()
+        status, body = found.status, found.read()
+        connection.close()
+        return status, json.loads(body)
 
-    def answered(self, count: int) -> dict[Call, tuple[int, Any]]:
-        found = [self.answers.get(timeout=HANG) for _ in range(count)]
-        return {call: (status, json.loads(body) if status == 200 else body.decode()) for call, status, body in found}
+    def read_all(self) -> None:
+        """Return when each event loop has read what was sent."""
+        for _ in range(2):
+            connections = [HTTPConnection("127.0.0.1", self.port, timeout=HANG) for _ in range(4 * loops())]
+            for connection in connections:
+                connection.request("GET", "/v2/health/live")
+            for connection in connections:
+                assert connection.getresponse().read() is not None
+                connection.close()
+
+    def close(self) -> None:
+        self._call(self.front.end())
+        self._clients.shutdown()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.models.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,82 +115,70 @@ def model(folder: Path) -> Iterator[text.TextModel]:
 
 
 @pytest.fixture
-def held(model: text.TextModel) -> Held:
-    return Held(model.pool)
+def held(model: text.TextModel) -> Gated:
+    return Gated(model.pool)
 
 
 @pytest.fixture
-def served(model: text.TextModel, held: Held) -> Served:
-    return Served(text.TextModel(held, model.settings, closes=False))
-
-
-def until_run(held: Held, count: int) -> None:
-    while len(held.texts) < count:
-        threading.Event().wait(0.001)
-
-
-def until_refused(loaded: text.TextModel) -> None:
-    while loaded.pool.stats().rejected == 0:
-        threading.Event().wait(0.001)
+def served(model: text.TextModel, held: Gated) -> Iterator[Served]:
+    """One whose threads wait at the gate, each with a request of one text."""
+    server = Served(text.TextModel(held, model.settings, closes=False))
+    first = []
+    for _ in range(_THREADS):
+        first.append(server.ask(inputs="a"))
+        assert held.at_gate.acquire(timeout=HANG)
+    yield server
+    held.gate.set()
+    held.let_go()
+    for each in first:
+        assert each.result(HANG)[0] in (200, 503)
+    server.close()
 
 
 def close(found: object, expected: object) -> None:
     np.testing.assert_allclose(np.array(found, float), np.array(expected, float), rtol=1e-4, atol=1e-5)
 
 
-def test_requests_that_want_the_same_are_one_block(served: Served, held: Held) -> None:
-    calls = [served.take(inputs=WORDS[: 1 + number % 3]) for number in range(6)]
-    other = served.take("/v1/embeddings", input=WORDS[0], dimensions=3)
-    served.together.begin()
-    until_run(held, 2)
-    assert sorted(held.texts) == [1, 12]
-    held.let_go()
-    found = served.answered(7)
-    for number, call in enumerate(calls):
-        close(found[call][1], [vector(one) for one in WORDS[: 1 + number % 3]])
-    status, answer = found[other]
+def test_requests_that_want_the_same_are_one_block(served: Served, held: Gated) -> None:
+    asked = [served.ask(inputs=WORDS[: 1 + number % 3]) for number in range(6)]
+    other = served.ask("/v1/embeddings", input=WORDS[0], dimensions=3)
+    served.read_all()
+    held.gate.set()
+    for number, each in enumerate(asked):
+        close(each.result(HANG)[1], [vector(one) for one in WORDS[: 1 + number % 3]])
+    status, answer = other.result(HANG)
     close(answer["data"][0]["embedding"], vector(WORDS[0], 3))
     count = len(tokens(WORDS[0]))
     assert (status, answer["usage"]) == (200, {"prompt_tokens": count, "total_tokens": count})
-    assert served.texts._counts["texts", "mini"] == 13
+    assert sorted(held.texts) == [1, 1, 1, 12]
+    assert 'ortmulti_texts_total{model="mini"} 15' in served.service.metrics()
 
 
-def test_a_block_has_no_more_than_its_texts(served: Served, held: Held) -> None:
-    held.holds = False
-    for _ in range(5):
-        served.take(inputs=["a"] * 30)
-    served.together.begin()
-    assert {status for status, _ in served.answered(5).values()} == {200}
-    assert sorted(held.texts) == [30, 60, 60]
+def test_a_block_has_no_more_than_its_texts(served: Served, held: Gated) -> None:
+    asked = [served.ask(inputs=["a"] * 30) for _ in range(5)]
+    served.read_all()
+    held.gate.set()
+    assert {each.result(HANG)[0] for each in asked} == {200}
+    assert sorted(held.texts) == [1, 1, 30, 60, 60]
 
 
-def test_what_is_not_short_is_not_taken(served: Served) -> None:
-    for asked in ({"inputs": ["a"] * 65}, {"inputs": "a" * 20_000}):
-        assert not served.together.add(Call("/embed", 1 << 20, asked))
-    assert not served.together.add(Call("/rerank", 1 << 20, {}))
-    coded = Call("/embed", 1 << 20, {"inputs": "a"})
-    coded.headers.append((b"content-encoding", b"gzip"))
-    assert not served.together.add(coded)
-
-
-def test_an_error_is_of_its_request_alone(served: Served, held: Held) -> None:
-    held.holds = False
+def test_an_error_is_of_its_request_alone(served: Served, held: Gated) -> None:
     wrong = {
-        served.take(inputs=[WORDS[0], "cats " * 200], truncate=False): "text 1 has 202 tokens",
-        served.take(inputs=[[5], [5000]], truncate=False): "text 1 has the token 5000",
-        served.take(inputs="a", prompt_name="best"): "no prompt 'best'",
-        served.take(inputs="a", dimensions=9): "dimensions is",
-        served.take(inputs="a", memory=10): "no memory",
-        served.take(inputs=[]): "not empty",
+        served.ask(inputs=[WORDS[0], "cats " * 200], truncate=False): "text 1 has 202 tokens",
+        served.ask(inputs=[[5], [5000]], truncate=False): "text 1 has the token 5000",
+        served.ask(inputs="a", prompt_name="best"): "no prompt 'best'",
+        served.ask(inputs="a", dimensions=9): "dimensions is",
+        served.ask(inputs=[]): "not empty",
     }
-    right = [served.take(inputs=one, truncate=False) for one in WORDS]
-    served.together.begin()
-    found = served.answered(len(wrong) + len(right))
-    for call, said in wrong.items():
-        assert found[call][0] in (422, 503)
-        assert said in found[call][1]
-    for one, call in zip(WORDS, right, strict=True):
-        close(found[call][1], [vector(one)])
+    right = [served.ask(inputs=one, truncate=False) for one in WORDS]
+    served.read_all()
+    held.gate.set()
+    for each, said in wrong.items():
+        status, answer = each.result(HANG)
+        assert status == 422
+        assert said in answer["error"]
+    for one, each in zip(WORDS, right, strict=True):
+        close(each.result(HANG)[1], [vector(one)])
 
 
 def test_nan_is_of_its_request_alone(tmp_path: Path) -> None:
@@ -185,75 +188,82 @@ def test_nan_is_of_its_request_alone(tmp_path: Path) -> None:
     texts = [WORDS[0], next(one for one in WORDS if special not in tokens(one))]
     with text.load(exports.embedding(tmp_path / "mini", table=table), "cpu") as loaded:
         served = Served(loaded)
-        wrong, right = (served.take(inputs=one) for one in texts)
-        served.together.begin()
-        found = served.answered(2)
-    assert found[wrong] == (424, "the model's answer has NaN or infinity, which JSON cannot have")
-    close(found[right][1], [vector(texts[1])])
+        wrong, right = (served.ask(inputs=one) for one in texts)
+        status, answer = wrong.result(HANG)
+        assert (status, answer["error"]) == (424, "the model's answer has NaN or infinity, which JSON cannot have")
+        close(right.result(HANG)[1], [vector(texts[1])])
+        served.close()
 
 
-def test_a_client_that_goes_is_forgotten_and_the_others_are_answered(served: Served, held: Held) -> None:
-    gone, stays = served.take(inputs=WORDS[0]), served.take(inputs=WORDS[1])
-    before = served.take(inputs=WORDS[2])
-    assert served.drop(before)
-    served.together.begin()
-    until_run(held, 1)
-    assert held.texts == [2]
-    assert served.drop(gone)
-    assert not served.drop(gone)
-    freed = weakref.ref(gone)
-    del gone
-    assert freed() is None
+def test_a_client_that_goes_is_forgotten_and_the_others_are_answered(served: Served, held: Gated) -> None:
+    gone, stays = served.send(inputs=WORDS[0]), served.ask(inputs=WORDS[1])
+    before = served.send(inputs=WORDS[2])
+    served.read_all()
+    before.close()
+    served.read_all()
+    held.holds = True
+    held.gate.set()
+    for _ in range(1000):
+        if len(held.texts) == 3:
+            break
+        threading.Event().wait(0.01)
+    assert sorted(held.texts) == [1, 1, 2]
+    gone.close()
+    served.read_all()
     held.let_go()
-    close(served.answered(1)[stays][1], [vector(WORDS[1])])
-    assert not served.drop(stays)
-    assert served.answers.empty()
+    close(stays.result(HANG)[1], [vector(WORDS[1])])
 
 
-def test_what_nobody_waits_for_is_cancelled(served: Served, held: Held) -> None:
-    calls = [served.take(inputs=WORDS) for _ in range(3)]
-    served.together.begin()
-    until_run(held, 1)
-    block = held.blocks[0]
-    served.together.end()
+def test_what_nobody_waits_for_is_cancelled(served: Served, held: Gated) -> None:
+    connections = [served.send(inputs=WORDS) for _ in range(3)]
+    served.read_all()
+    held.holds = True
+    held.gate.set()
+    while len(held.texts) < 3:
+        threading.Event().wait(0.001)
+    block = next(block for block in held.blocks if len(block.lengths) == 9)
+    for connection in connections:
+        connection.close()
+    served.read_all()
     held.let_go()
     block.wait()
-    assert not any(map(served.drop, calls))
     assert block.take() == (None, [(i, None) for i in range(9)])
-    assert served.answers.empty()
 
 
 def test_without_room_in_the_queue_the_rest_is_refused(tmp_path: Path) -> None:
     with text.load(exports.endless(tmp_path), "cpu", max_queue=1) as loaded:
         served = Served(loaded)
-        runs = served.take(inputs=[exports.ENDLESS])
-        served.together.begin()
+        served.service.texts["mini"] = ServedTexts("mini", loaded, 1)
+        quiet = next(one for one in "abcdefgh" if exports.ENDLESS not in tokens(one))
+        runs = served.send(inputs=[exports.ENDLESS])
         while loaded.pool.stats().devices[0].busy == 0:
             threading.Event().wait(0.001)
-        calls = [served.take(inputs=[4] * count, normalize=False) for count in (1, 9, 2)]
-        served.together.begin()
-        until_refused(loaded)
-        assert served.drop(runs)
-        found = served.answered(3)
-    refused = (429, "the queue of requests is full: try again later")
-    assert [found[call] for call in calls] == [(200, [[2.0]]), refused, refused]
+        one = served.ask(inputs=quiet, normalize=False)
+        while loaded.pool.stats().waiting == 0:
+            threading.Event().wait(0.001)
+        refused = [served.ask(inputs=[quiet] * count) for count in (1, 9, 2)]
+        for each in refused:
+            status, answer = each.result(HANG)
+            assert (status, answer["error"]) == (429, "the queue of requests is full: try again later")
+        runs.close()
+        assert one.result(HANG)[0] == 200
+        served.close()
 
 
-def test_a_model_that_has_taken_the_place_answers(served: Served, held: Held, tmp_path: Path) -> None:
+def test_a_model_that_has_taken_the_place_answers(served: Served, held: Gated, tmp_path: Path) -> None:
+    held.fails = ortmulti.ClosedError("the pool is closed")
+    still = [served.ask(inputs=one) for one in WORDS]
+    served.read_all()
+    held.gate.set()
+    assert {each.result(HANG)[0] for each in still} == {503}  # it is still the model
     with text.load(exports.embedding(tmp_path / "new", table=-exports.TABLE), "cpu") as new:
-        calls = [served.take(inputs=one) for one in WORDS]
-        held.fails = ortmulti.ClosedError("the pool is closed")
-        before = served.texts["mini"]
-        served.together.begin()
-        found = served.answered(3)
-        assert {status for status, _ in found.values()} == {503}  # it is still the model
-        calls = [served.take(inputs=one) for one in WORDS]
+        held.gate.clear()
+        asked = [served.ask(inputs=one) for one in WORDS]
+        assert held.at_gate.acquire(timeout=HANG)
         served.put(new)
-        assert served.texts["mini"] is not before
-        served.together.begin()
-        found = served.answered(3)
-    for one, call in zip(WORDS, calls, strict=True):
-        close(found[call][1], [-vector(one)])
+        held.gate.set()
+        for one, each in zip(WORDS, asked, strict=True):
+            close(each.result(HANG)[1], [-vector(one)])
 
 
 ASKED = [

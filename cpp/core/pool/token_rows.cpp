@@ -1,9 +1,9 @@
 #include "core/pool/token_rows.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
-#include <span>
 #include <type_traits>
 
 #include "core/base/error.hpp"
@@ -210,7 +210,7 @@ bool TokenRows::run_here(Pool& pool, bool interruptible) {
   const auto request = std::move(waiting_.back());
   waiting_.clear();
   answer(*request);
-  end(1);
+  end({0});
   return true;
 }
 
@@ -218,14 +218,16 @@ void TokenRows::fail(const std::exception_ptr& error) {
   const auto unsubmitted = std::move(waiting_);
   waiting_.clear();
   if (lengths_.empty() && error) {  // never filled
-    left_ = 1;
     add_error(0, error);
-    return end(1);
+    return complete();
   }
+  std::vector<std::size_t> rows;
+  rows.reserve(unsubmitted.size());
   for (const auto& request : unsubmitted) {
     add_error(request->index(), error);
+    rows.push_back(request->index());
   }
-  end(unsubmitted.size());
+  end(rows);
 }
 
 void TokenRows::cancel() {
@@ -251,12 +253,15 @@ bool TokenRows::cancelled() {
 }
 
 void TokenRows::receive(Requests finished) noexcept {
+  std::vector<std::size_t> rows;
+  rows.reserve(finished.size());
   for (const auto& request : finished) {
-    answer(static_cast<OneRequest&>(*request));
+    auto& one = static_cast<OneRequest&>(*request);
+    answer(one);
+    rows.push_back(one.index());
   }
-  const std::size_t count = finished.size();
   finished.clear();  // their outputs' memory may be the device's
-  end(count);
+  end(rows);
 }
 
 void TokenRows::answer(OneRequest& request) noexcept {
@@ -338,12 +343,52 @@ void TokenRows::add_error(std::size_t index, std::exception_ptr error) noexcept 
   errors_.emplace_back(index, std::move(error));
 }
 
-void TokenRows::end(std::size_t count) noexcept {
-  if (count == 0 || left_.fetch_sub(count) != count) {
+float* TokenRows::table() noexcept {
+  const MutexLock lock(mutex_);
+  return table_.get();
+}
+
+std::optional<std::exception_ptr> TokenRows::error_of(std::size_t first, std::size_t count) noexcept {
+  const MutexLock lock(mutex_);
+  const auto found = std::ranges::find_if(
+      errors_, [&](const auto& error) { return error.first >= first && error.first < first + count; });
+  return found == errors_.end() ? std::nullopt : std::optional(found->second);
+}
+
+void TokenRows::end(const std::vector<std::size_t>& rows) noexcept {
+  if (rows.empty()) {
     return;
   }
-  std::ranges::sort(errors_, {}, [](const auto& one) { return one.first; });
+  answered(rows);
+  if (left_.fetch_sub(rows.size()) != rows.size()) {
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    std::ranges::sort(errors_, {}, [](const auto& one) { return one.first; });
+  }
   complete();
+}
+
+void normalize_rows(std::span<float> table, std::size_t width) noexcept {
+  float* row = table.data();
+  for (const float* const end = row + table.size(); row < end; row += width) {
+    std::array<float, 16> squares{};  // as many sums, which compilers put into wide registers
+    std::size_t i = 0;
+    for (; i + squares.size() <= width; i += squares.size()) {
+      for (std::size_t k = 0; k < squares.size(); ++k) {
+        squares[k] += row[i + k] * row[i + k];
+      }
+    }
+    for (; i < width; ++i) {
+      squares[0] += row[i] * row[i];
+    }
+    constexpr float tiny = 1e-12F;
+    const float length = std::max(tiny, std::sqrt(std::accumulate(squares.begin(), squares.end(), 0.0F)));
+    for (std::size_t k = 0; k < width; ++k) {
+      row[k] /= length;
+    }
+  }
 }
 
 }  // namespace ortmulti

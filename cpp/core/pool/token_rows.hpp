@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,6 +63,10 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   /// The number of tokens of each.
   const std::vector<std::size_t>& lengths() const noexcept { return lengths_; }
 
+  // Of a row that answered() was called with: its table, and the first error of these rows.
+  float* table() noexcept;
+  std::optional<std::exception_ptr> error_of(std::size_t first, std::size_t count) noexcept;
+
   // Once all are answered. A row without an answer has no particular values.
   std::size_t width() const noexcept { return width_; }
   std::unique_ptr<float[]> take_table() noexcept { return std::move(table_); }  // NOLINT(modernize-avoid-c-arrays)
@@ -71,6 +76,8 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   void receive(Requests finished) noexcept override;
 
  protected:
+  /// These have a row or an error now. Called before complete(), in whichever thread; not where fill() was not.
+  virtual void answered(const std::vector<std::size_t>& /*rows*/) noexcept {}
   /// All are answered. Called once, in whichever thread.
   virtual void complete() noexcept = 0;
 
@@ -82,7 +89,7 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   void write(const OneRequest& request);
   float* row(std::size_t index, std::size_t width);
   void add_error(std::size_t index, std::exception_ptr error) noexcept;
-  void end(std::size_t count) noexcept;
+  void end(const std::vector<std::size_t>& rows) noexcept;
 
   const std::shared_ptr<const TokenModel> model_;
   const std::size_t skip_;
@@ -97,5 +104,8 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   std::size_t width_ = 0;
   std::vector<std::pair<std::size_t, std::exception_ptr>> errors_;
 };
+
+/// Brings each row of a table to the length 1.
+void normalize_rows(std::span<float> table, std::size_t width) noexcept;
 
 }  // namespace ortmulti

@@ -114,6 +114,12 @@ class Call : NonCopyable {
 
   // Of admission: freed with the call.
   Admission::Bytes bytes;  ///< Of its body, or its answer.
+  /// Counts so many bytes beside the body, in place of those from before. False: there is no memory for them.
+  bool reserve(std::size_t beside) {
+    const std::size_t all = body.resident() + beside;
+    bytes.resize_down(all);
+    return bytes.grow_to(all);
+  }
   Admission::Place place;
 
   std::optional<RequestTiming> timing;  ///< Of its run, for whoever asked.

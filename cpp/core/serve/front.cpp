@@ -137,6 +137,8 @@ void Front::reply(const std::shared_ptr<Call>& call, Reply reply) {
       [calls = &side.calls, call, reply = std::move(reply)]() mutable { calls->reply(call, std::move(reply)); });
 }
 
+bool Front::work(std::function<void()> task) { return state_->shared->work(std::move(task)); }
+
 std::shared_ptr<Call> Front::call(Protocol protocol) {
   const std::shared_ptr<FrontShared>& shared = state_->shared;
   auto call = std::make_shared<Call>(protocol, shared->buffers, shared->admission);

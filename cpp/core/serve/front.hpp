@@ -68,6 +68,9 @@ class Front : NonCopyable {
   /// Answers a call that `other` got. Any thread may call it, also after the end.
   void reply(const std::shared_ptr<Call>& call, Reply reply);
 
+  /// Has a thread beside the loops do it; dropped after the end. It must not throw. False: no thread can start.
+  bool work(std::function<void()> task);
+
   // Calls that another server received. They are admitted and answered as those of connections, but not counted in
   // answers(), nor logged. Any thread may call these.
   /// A call without a body. It may outlive this.

@@ -16,7 +16,6 @@ namespace {
 // More than this is read, or written, by a worker: a megabyte of JSON takes some milliseconds.
 constexpr std::size_t most_in_loop = std::size_t{64} << 10;
 constexpr std::size_t most_numbers = 8192;
-constexpr std::size_t most_workers = 2;
 // Of a request that is no infer: it has no tensors, nor texts.
 constexpr std::size_t most_of_others = std::size_t{64} << 10;
 // Is sent without a budget, as health is.
@@ -374,19 +373,7 @@ bool FrontCalls::tidy() {
 }
 
 bool FrontCalls::in_worker(std::function<Mailbox::Task()> work) {
-  try {
-    shared_->workers.push(
-        [mailbox = loop_->mailbox(), work = std::move(work)](bool cancelled) {
-          if (!cancelled) {
-            const Pool::NoWaiting by_others;
-            mailbox->put(work());
-          }
-        },
-        most_workers);
-    return true;
-  } catch (const Error&) {
-    return false;  // no thread can start
-  }
+  return shared_->work([mailbox = loop_->mailbox(), work = std::move(work)] { mailbox->put(work()); });
 }
 
 }  // namespace ortmulti::serve

@@ -6,6 +6,7 @@ namespace ortmulti::serve {
 namespace {
 
 constexpr std::size_t most_logged = 8192;
+constexpr std::size_t most_workers = 2;
 // Of the places for requests, what is left for infer whatever holds Python up.
 constexpr std::size_t share_of_infer = 4;
 // Of the memory for clients, what is kept for the next bodies.
@@ -54,6 +55,22 @@ FrontShared::FrontShared(Front::Options given)
       most_others(options.limits.concurrent - options.limits.concurrent / share_of_infer),
       access_log(most_logged) {
   load_certificate();
+}
+
+bool FrontShared::work(std::function<void()> task) {
+  try {
+    workers.push(
+        [task = std::move(task)](bool cancelled) {
+          if (!cancelled) {
+            const Pool::NoWaiting by_others;
+            task();
+          }
+        },
+        most_workers);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 void FrontShared::load_certificate() {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,8 @@ struct FrontShared : NonCopyable {
 
   /// Reads the files of TLS; new connections have what is in them. Throws Error, and then the contexts stay.
   void load_certificate();
+  /// Has a worker do it. False: no thread can start.
+  bool work(std::function<void()> task);
   /// Null: connections are plain.
   std::shared_ptr<const TlsContext> tls(Protocol protocol) const;
 
@@ -48,7 +51,7 @@ struct FrontShared : NonCopyable {
   std::atomic<std::size_t> others{0};     ///< Calls that `other` has.
   std::atomic<Loop::Clock::rep> busy{0};  ///< When the last infer came.
   ServedModels models;
-  AsyncRuns workers;  ///< Read and write long JSON.
+  AsyncRuns workers;  ///< Read and write what takes long.
   std::atomic<bool> ready{false};
   AnswerCounts answers;
   HandOverQueue<Front::Access> access_log;

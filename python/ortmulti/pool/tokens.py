@@ -47,11 +47,14 @@ class TokenRuns:
     Args:
         requests: Its sessions.
         model: Its inputs, and what is made of its output.
+
+    Attributes:
+        model: That.
     """
 
     def __init__(self, requests: Requests, model: _core.TokenModel) -> None:
         self._requests = requests
-        self._model = model
+        self.model = model
 
     def run(self, tokens: Tokens, skip: int) -> Rows:
         """Return the row of one text, as a table: in this thread if a session is idle.
@@ -91,7 +94,7 @@ class TokenRuns:
 
     def block(self, skip: int) -> _core.TokenBlock:
         """Make a block of texts, to be filled and submitted."""
-        return _core.TokenBlock(self._model, skip)
+        return _core.TokenBlock(self.model, skip)
 
     def future(self, block: _core.TokenBlock) -> asyncio.Future[Rows]:
         """Return the running event loop's future of the block's table, before the block is submitted."""

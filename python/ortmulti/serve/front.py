@@ -14,20 +14,21 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortmulti import _core
-from ortmulti.errors import Error, LibraryError
+from ortmulti.errors import ClosedError, Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
+from ortmulti.serve import together
 from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
 from ortmulti.serve.http import Http
 from ortmulti.serve.limits import Limits
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service, status_and_text
-from ortmulti.serve.text_routes import LONG_BODIES
-from ortmulti.serve.together import Together
+from ortmulti.serve.text_routes import LONG_BODIES, ROUTES, failure
 
 if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
@@ -107,18 +108,19 @@ class Front:
             access_log=access_log,
             traces="opentelemetry" in sys.modules,
         )
-        self._together = Together(service, limits.texts, self._core)
         service.core_answers = self._core.answers
         service.core_counts = self._core.counts_of
+        service.texts.core_counts = self._core.counts_of_texts
         if http or grpc:
             self._loop = asyncio.get_running_loop()
             self._looks = [asyncio.create_task(self._look())]
             if certificate and key:
                 self._looks.append(asyncio.create_task(self._renew(Certificate(certificate, key))))
-        self._thread = threading.Thread(
-            target=_take_calls, args=(self._core, weakref.ref(self)), name="ortmulti-serve-calls", daemon=True
-        )
-        self._thread.start()
+        takes = partial(_take_calls, self._core, weakref.ref(self))
+        self._threads = [threading.Thread(target=takes, name="ortmulti-serve-calls", daemon=True)]
+        self._threads[0].start()
+        if http:
+            self._threads += together.start(service, self._core, limits.texts)
         weakref.finalize(self, _end, self._core, os.getpid())
 
     def put_model(self, name: str, version: str = "") -> _core.Pool:
@@ -153,8 +155,8 @@ class Front:
         await in_thread(self._core.end)
         for task in [*self._looks, *self._tasks.copy().values()]:
             task.cancel()
-        await in_thread(self._thread.join)
-        self._together.end()
+        for thread in self._threads:
+            await in_thread(thread.join)
         self._log()
 
     # Calls of other servers, from any event loop.
@@ -274,17 +276,19 @@ class Front:
 
     # Calls of the sockets, for which the core has no answer.
 
-    def take(self, events: list[tuple[_core.FrontCall, bool, Any]]) -> None:
+    def take(self, events: list[tuple[_core.FrontCall, bool, Any, Any]]) -> None:
         """Take what the core hands over. Called by one thread. A loop is woken once for all that is there."""
         for_loops: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
-        for call, gone, reply in events:
-            if not call.asked:
-                if not (self._together.drop(call) if gone else self._together.add(call)):
-                    for_loops.setdefault(self._loop, []).append((self._drop if gone else self._begin, (call,)))
+        for call, gone, reply, error in events:
+            # Where the model was closed, another one may have taken its place.
+            if error is not None and not isinstance(error, ClosedError):
+                form = ROUTES[_text(call.path).strip("/") or "embed"].form
+                self._core.reply(call, *failure(error, call, form))
+            elif not call.asked:
+                for_loops.setdefault(self._loop, []).append((self._drop if gone else self._begin, (call,)))
             elif asked := self._asked.pop(call, None):
                 loop, future = asked
                 for_loops.setdefault(loop, []).append((_settle, (future, reply)))
-        self._together.begin()
         for loop, calls in for_loops.items():
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_call_all, calls)

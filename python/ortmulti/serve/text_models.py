@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class TextModels(dict[str, ServedTexts]):
     def __init__(self) -> None:
         super().__init__()
         self._counts: Counter[tuple[str, str]] = Counter()
+        # Of what the core has answered: texts and tokens, by model.
+        self.core_counts: Callable[[], Mapping[str, tuple[int, int]]] = dict
         self._lock = threading.Lock()
 
     def count(self, name: str, texts: int, tokens: int) -> None:
@@ -51,7 +54,10 @@ class TextModels(dict[str, ServedTexts]):
     def add_to(self, page: Page) -> None:
         """Add the counts to a page of metrics."""
         with self._lock:
-            counts = self._counts.copy().items()
+            counts = self._counts.copy()
+        for name, (texts, tokens) in self.core_counts().items():
+            counts["texts", name] += texts
+            counts["tokens", name] += tokens
         for what, text in (("texts", "Texts that were answered."), ("tokens", "Their tokens.")):
-            counted = [({"model": name}, count) for (kind, name), count in counts if kind == what]
+            counted = [({"model": name}, count) for (kind, name), count in counts.items() if kind == what]
             page.add(f"{what}_total", "counter", text, counted, {})

@@ -23,6 +23,7 @@ __all__ = [
     "ROOT",
     "ROUTES",
     "Route",
+    "bytes_of_vector",
     "chosen",
     "described",
     "failure",
@@ -155,14 +156,19 @@ def reserve_vectors(call: _core.FrontCall, found: ServedTexts, asked: Asked) -> 
     if asked.prompt is not None and asked.prompt not in prompts:
         known = ", ".join(map(repr, prompts)) or "none"
         raise InvalidArgument(f"the model has no prompt {asked.prompt!r:.100}: it has {known}")
-    numbers = len(asked.items) * min(found.width, asked.dimensions or found.width)
-    reserve(call, numbers * (_VECTOR_BYTES + (_BASE64_BYTES if asked.base64 else _JSON_BYTES)))
+    reserve(call, len(asked.items) * bytes_of_vector(found, asked.dimensions or 0, asked.base64))
+
+
+def bytes_of_vector(found: ServedTexts, dimensions: int, base64: bool) -> int:
+    """Return how much memory a vector takes until it is sent; ``dimensions``: 0 for all."""
+    numbers = min(found.width, dimensions or found.width)
+    return numbers * (_VECTOR_BYTES + (_BASE64_BYTES if base64 else _JSON_BYTES))
 
 
 # Answers.
 
 
-def written(name: str, tokens: int, form: str) -> tuple[str, str, tuple[str, str, str]]:
+def written(name: str, tokens: int | str, form: str) -> tuple[str, str, tuple[str, str, str]]:
     """Return what is written before vectors, behind them, and around each: for `_core.json_rows`.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from ortmulti.text.tokens import Text, Tokenizer, Truncate
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ortmulti import _core
     from ortmulti.pool.pool import Requests
     from ortmulti.text.settings import Settings, Task
 
@@ -246,6 +247,30 @@ class TextModel:
     async def tokenize_async(self, texts: Sequence[str], *, special_tokens: bool = True) -> list[Any]:
         """Return the ``tokenizers.Encoding`` of each text, uncut."""
         return await self._tokenizer.encodings_async(_listed(texts), special_tokens)
+
+    def run_as(
+        self,
+        make: Callable[[_core.TokenModel, int], _core.TokenBlock],
+        texts: Sequence[Text],
+        prompt: str | None,
+        truncate: Truncate,
+        timeout: float | None,
+        begin: float,
+    ) -> None:
+        """Have texts embedded as a block of one's own, which is made of the model, and of how many tokens are not pooled.
+        Without room in the queue the last ones are refused. For servers.
+        """
+        items, skip = self._prompted(texts, prompt)
+        tokens = self._tokenizer.encode(items, 0, truncate)
+        runs = self._runs.of_tokens()
+        block = make(runs.model, skip)
+        block.fill(tokens, None, timeout, begin)
+        runs.submit(block, waits=False, limited=True, whole=False)
+
+    @property
+    def rows_are_vectors(self) -> bool:
+        """Whether the vectors are the model's rows, but for their length and their first elements."""
+        return not self.settings.layers
 
     def check(self) -> None:
         """Refuse a model that takes no texts, if it is loaded by now; each call does, too.
