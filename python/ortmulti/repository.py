@@ -383,7 +383,7 @@ class ModelRepository(Closing):
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
                 and further devices while requests wait. ``in_flight``: on GPUs ``"auto"``, the default, begins with 1,
                 since ONNX Runtime keeps 72 MiB on an H200 for each. More are tried while requests wait and a quarter of
-                the budget is free. With ``Batching(pad=...)`` it is 1. With ``cuda_graph="auto"``, the default, graphs
+                the budget is free. With ``Batching(pad=...)`` these are 3 at most. With ``cuda_graph="auto"``, the default, graphs
                 are made while a quarter of the budget is free, and all of them go before a model has to sleep; so does
                 a second session on the CPU.
                 ``warmup``: default True, so that what the first run allocates is measured; if the inputs that it makes
@@ -731,9 +731,6 @@ class ModelRepository(Closing):
         options = dict(entry.options)
         devices = self._chosen(options.pop("devices", None))
         warmup = options.pop("warmup", True)
-        batching = options.get("batching")
-        if batching is not None and batching.pad is not None and any(device.startswith("cuda:") for device in devices):
-            options.setdefault("in_flight", 1)
         options["loading"] = replace(options.get("loading") or DEFAULT, version=options.pop("version", ""))
         tenant = self._core.reserve(name, devices, *size_of(entry.model))
         pool: Pool | None = None

@@ -236,13 +236,14 @@ TEST_P(PoolDeadlines, ACallerIsFreeThoughItsRunGoesOn) {
   EXPECT_EQ(kind_of(*late), ErrorKind::deadline);
 }
 
-// Three runs of one session may be under way on a GPU.
+// Several runs of one session may be under way on a GPU.
 class GrowingPool : public PoolWithFakes {
  protected:
-  void make(const Pool::WhyNot& why_not) {
-    pool = Pool::make({.max_waiting = {}, .batching = {}, .now = [this] { return now.load(); }, .cores = 16});
+  void make(const Pool::WhyNot& why_not, Batching batching = {}, int most = 3) {
+    pool = Pool::make(
+        {.max_waiting = {}, .batching = std::move(batching), .now = [this] { return now.load(); }, .cores = 16});
     std::vector<std::shared_ptr<Runner>> runners;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < most; ++i) {
       const auto runner = std::make_shared<FakeRunner>(Device::cuda(0), this);
       runner->action = [this](Request&) { now = now.load() + milliseconds(5); };
       fakes.push_back(runner);
@@ -304,6 +305,23 @@ TEST_F(GrowingPool, TriesMoreUnlessSomebodyIsAgainstIt) {
   answer(400);
   EXPECT_NE(pool->stats().devices[0].why_in_flight.find(" with 3"), std::string::npos)
       << pool->stats().devices[0].why_in_flight;
+}
+
+TEST_F(GrowingPool, HasThreePaddedRunsAtMost) {
+  const auto answered_with = [this](Batching batching) {
+    make([](const Device&) { return std::string(); }, std::move(batching), 12);
+    answer(800);
+    std::string why = pool->stats().devices[0].why_in_flight;
+    pool->close(true);
+    fakes.clear();
+    return why;
+  };
+  EXPECT_NE(answered_with({}).find(" with 4"), std::string::npos);
+  Batching with_padding;
+  with_padding.padding = std::make_shared<Padding>();
+  const std::string padded = answered_with(with_padding);
+  EXPECT_NE(padded.find(" with 3"), std::string::npos) << padded;
+  EXPECT_EQ(padded.find(" with 4"), std::string::npos) << padded;
 }
 
 }  // namespace

@@ -231,6 +231,9 @@ void Workers::adapt(Worker& worker, std::size_t answers, std::optional<std::size
   }
   std::size_t most = group.workers.size();
   if (group.device.is_cuda()) {
+    if (options_.batching.padding) {  // more would have fewer rows each
+      most = std::min(most, *numbers::in_flight_first);
+    }
     // A run's thread is busy, with the launches or waiting for them; others of the process need cores too.
     most = std::min(most,
                     static_cast<std::size_t>(static_cast<double>(options_.cores) * *numbers::in_flight_share_of_cores) /

@@ -296,8 +296,8 @@ class Serving:
     more: MoreSessions = field(default_factory=MoreSessions)
 
     @property
-    def in_flight_on_gpu(self) -> int:
-        """The same on a GPU: there joint runs of any length keep it busy, and nothing is measured."""
+    def most_on_gpu(self) -> int:
+        """So many on a GPU at most, where ``in_flight`` or padding says it: more make padded runs smaller; else 0."""
         padded = self.batching is not None and self.batching.pad is not None
         return self.in_flight or (_core.at_first_in_flight if padded else 0)
 

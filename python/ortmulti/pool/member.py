@@ -176,14 +176,12 @@ class MemberCreation:
             initializers = session.get_overridable_initializers()
             check_inputs(core, serving.batching, self._request.model, session.get_inputs(), initializers)
         limit = serving.graphs
-        in_flight = serving.in_flight_on_gpu
         more: dict[str, Any] = {}  # sessions that are made when they are wanted
         if session.device == "cpu":
             from ortmulti.pool import one_thread
 
             if serving.in_flight == 0 and one_thread.may_be_made(self._request):
                 more = {"one_thread_wanted": partial(one_thread.make_behind, serving.more, self._request)}
-                in_flight = 0
         elif limit and session.device.startswith("cuda:"):
             from ortmulti.pool.graphs import make_behind
 
@@ -192,7 +190,7 @@ class MemberCreation:
 
         def add(feeds: list[Mapping[str, Any]], runs: int) -> None:
             self.poll()
-            core.add(session._core, in_flight, feeds, runs, self._timeline._core, self._end_runs, **more)
+            core.add(session._core, serving.in_flight, feeds, runs, self._timeline._core, self._end_runs, **more)
 
         self._first_runs.run(session, add)
 

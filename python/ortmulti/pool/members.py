@@ -292,7 +292,7 @@ class Members:
     def _under_way(self, chosen_on_gpu: int, chosen_on_cpu: int) -> int:
         sessions = max(1, len(self._members), len(self._targets or ()))
         if self.on_gpu:
-            return sessions * (self._serving.in_flight_on_gpu or chosen_on_gpu)
+            return sessions * (self._serving.most_on_gpu or chosen_on_gpu)
         return chosen_on_cpu if self._serving.in_flight == 0 and sessions == 1 else sessions
 
     # Readiness.
