@@ -88,7 +88,7 @@ WITHOUT = (
         "`ResidencyPolicy`",
         "which model sleeps",
         "49% instead of 36% of requests find their model asleep, with the least recently used one "
-        "([Repository](repository.md))",
+        "([Repository](how-to/model-repository.md#which-model-sleeps))",
         "simulation",
     ),
     (

@@ -21,8 +21,12 @@ PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 MODULES = sorted(ROOT.glob("python/ortmulti/**/*.py"))
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("README.md", "docs/loading.md", "docs/pool.md", "docs/switching.md", "docs/threads-and-memory.md")
-    for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
+    for document in (
+        "README.md",
+        *(f"docs/{page}.md" for page in ("loading", "memory", "pool", "switching")),
+        *(f"docs/how-to/{page}.md" for page in ("batching", "cuda-graphs", "runs-at-a-time", "slow-start", "threads")),
+    )
+    for number, code in enumerate(re.findall(r"(?ms)^```python\n(?!--8<--)(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
 ]
 
 
