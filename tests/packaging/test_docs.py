@@ -19,9 +19,16 @@ from tests.support.processes import ROOT, run_child
 
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 MODULES = sorted(ROOT.glob("python/ortmulti/**/*.py"))
+WITH_PROGRAMS = (
+    "README.md",
+    "docs/loading.md",
+    "docs/pool.md",
+    "docs/reference/libraries.md",
+    "docs/threads-and-memory.md",
+)
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("README.md", "docs/loading.md", "docs/pool.md", "docs/switching.md", "docs/threads-and-memory.md")
+    for document in WITH_PROGRAMS
     for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
 ]
 

@@ -40,7 +40,7 @@ class Loading:
             the model is loaded as it is, with graph optimizations off.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
             Default: none. Those on the same GPU only with releases of ONNX Runtime for which concurrent creation on
-            one GPU was not tested under stress (docs/concurrent-creation.md).
+            one GPU was not tested under stress (docs/inside/concurrent-creation.md).
         reader_threads: Threads that read weights for the first GPU, 1 to 1024; default: one for each usable core, up to
             a few, fewer for small models. Each has its own buffers of pinned memory: in all ``reader_threads`` x
             ``buffers_per_thread`` x ``chunk_bytes``. Pinning takes time, so more memory soon stops being faster.
