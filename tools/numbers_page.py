@@ -1,4 +1,4 @@
-"""Write docs/numbers.md from the compiled core's numbers.
+"""Write docs/inside/numbers.md from the compiled core's numbers.
 
 python -m tools.numbers_page
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ortmulti import _core
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/numbers.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs/inside/numbers.md"
 MADE = "\n<!-- Made by `python -m tools.numbers_page`. -->\n"
 INTRODUCTION = """\
 # Numbers that rules rest on
@@ -81,14 +81,14 @@ WITHOUT = (
     (
         "`IdleMemory`",
         "what comes back after a large request",
-        "285 instead of 138 MB a process ([Memory](memory.md))",
+        "285 instead of 138 MB a process ([Memory](../memory.md))",
         "2 cores",
     ),
     (
         "`ResidencyPolicy`",
         "which model sleeps",
         "49% instead of 36% of requests find their model asleep, with the least recently used one "
-        "([Repository](how-to/model-repository.md#which-model-sleeps))",
+        "([Repository](../how-to/model-repository.md#which-model-sleeps))",
         "simulation",
     ),
     (
