@@ -185,7 +185,7 @@ def test_every_error_and_metric_is_listed() -> None:
 
 def test_every_limit_of_a_server_is_listed_with_its_default() -> None:
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    page = (ROOT / "docs/how-to/serve.md").read_text("utf-8")
+    page = (ROOT / "docs/reference/server.md").read_text("utf-8")
     rows = re.findall(r"(?m)^\| `(\w+)` \| ([\d,]+) ?(\w*) \| ", page)
     listed = {name: int(number.replace(",", "")) * units.get(unit, 1) for name, number, unit in rows}
     assert listed == vars(Limits())
