@@ -1,6 +1,6 @@
 """Embed each line of a text file, and write the embeddings to a .npy file, with a progress bar.
 
-pip install rich "ortmulti[text]"; python examples/embed_table.py model-folder texts.txt embeddings.npy
+pip install ".[cpu,cli,text]"; python examples/embed_table.py model-folder texts.txt embeddings.npy
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A web service of embeddings as OpenAI's clients ask for them, and of ranks as those of text-embeddings-inference do.
 
-pip install fastapi "ortmulti[text]" uvicorn; MODEL=model-folder uvicorn --app-dir examples embeddings:app
+pip install ".[cpu,examples,text]"; MODEL=model-folder uvicorn --app-dir examples embeddings:app
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Score the rows of .npy files on all hosts of a Ray cluster, and write Parquet files.
 
-pip install "ortmulti[ray]"; python examples/ray_batch.py model.onnx rows.npy scores
+pip install ".[cpu,ray]"; python examples/ray_batch.py model.onnx rows.npy scores
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A web service on all hosts of a Ray cluster: each replica of the model is one host with all of its GPUs.
 
-pip install "ortmulti[ray]"; MODEL=model.onnx python examples/ray_service.py
+pip install ".[cpu,ray]"; MODEL=model.onnx python examples/ray_service.py
 """
 
 from __future__ import annotations

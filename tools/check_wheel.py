@@ -46,7 +46,7 @@ NEEDED_IN_SDIST = (
     "cmake/FindONNXRuntimeHeaders.cmake",
     "cpp/bindings/module.cpp",
     "cpp/core/CMakeLists.txt",
-    "docs/architecture.md",
+    "docs/inside/architecture.md",
     "examples/service.py",
     "mkdocs.yml",
     "pyproject.toml",

@@ -35,7 +35,7 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def one_line(text: str | None) -> str:
-    return " ".join((text or "").split()).replace("|", "\\|")
+    return " ".join((text or "").split())
 
 
 def described(parameter: Any) -> str:
@@ -44,6 +44,12 @@ def described(parameter: Any) -> str:
     if default in (None, False, (), []) or callable(default):
         return text
     return f"{text} Default: `{getattr(default, 'value', default)}`.".strip()
+
+
+def item(names: str, text: str) -> str:
+    """Return a list item; of alternatives a list of its own."""
+    parts = text.split("; ")
+    return f"- `{names}`: {text}\n" if len(parts) < 3 else "\n    - ".join([f"- `{names}`:", *parts]) + "\n"
 
 
 def section(name: str, command: Any) -> Iterator[str]:
@@ -58,9 +64,8 @@ def section(name: str, command: Any) -> Iterator[str]:
             continue
         names = ", ".join(parameter.opts + parameter.secondary_opts)
         names += f" {parameter.metavar}" if parameter.metavar else ""
-        rows.append(f"| `{parameter.name.upper() if parameter in arguments else names}` | {described(parameter)} |\n")
-    if rows:
-        yield "\n| | |\n| --- | --- |\n" + "".join(rows)
+        rows.append(item(parameter.name.upper() if parameter in arguments else names, described(parameter)))
+    yield "\n" + "".join(rows) if rows else ""
 
 
 def page() -> str:

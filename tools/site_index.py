@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 # What a reader can do without, in the words of https://llmstxt.org.
-_OPTIONAL = {"Measurements", "Development"}
+_OPTIONAL = {"Measurements", "Inside"}
 _sentences: dict[str, str] = {}
 
 

@@ -297,9 +297,9 @@ class ModelRepository(Closing):
     """Many models on the same devices, behind one budget of memory. All methods may be called from any thread.
 
     A model that gets a request is awake, or wakes. If there is no room for it, others sleep: those whose next wake is
-    expected to cost the least for the memory that they give back (docs/repository.md). A model is never put to sleep
-    under a running request. One whose requests wait stays awake for at least as long as its wake took. Wakes get
-    memory in the order in which they were asked for, so every request is answered; docs/repository.md has the bound.
+    expected to cost the least for the memory that they give back. A model is never put to sleep under a running
+    request. One whose requests wait stays awake for at least as long as its wake took. Wakes get memory in the order in
+    which they were asked for, so every request is answered; docs/how-to/model-repository.md has the bound.
 
     Args:
         devices: As for `load`.

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "results"
 PAGES = [*ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"]
-FINDINGS = ROOT / "docs" / "findings.md"
+FINDINGS = ROOT / "docs" / "inside" / "findings.md"
 
 if not FOLDER.is_dir():
     pytest.skip("needs the results", allow_module_level=True)

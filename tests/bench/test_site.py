@@ -28,4 +28,4 @@ def test_every_page_is_in_the_navigation_and_built_without_a_warning(tmp_path: P
     entries = re.findall(r"(?m)^- \[.+?\]\((\S+)\): (.+)", index)
     assert sorted(url for url, _ in entries) == sorted(f"{page}.html" for page in NAV)
     assert all(sentence[0] not in "|<#-" and len(sentence) < 250 for _, sentence in entries)
-    assert "## How-to\n" in index
+    assert "## How to\n" in index

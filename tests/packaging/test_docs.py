@@ -19,10 +19,19 @@ from tests.support.processes import ROOT, run_child
 
 PAGES = sorted([*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")])
 MODULES = sorted(ROOT.glob("python/ortmulti/**/*.py"))
+WITH_PROGRAMS = (
+    "README.md",
+    "docs/loading.md",
+    "docs/memory.md",
+    "docs/pool.md",
+    "docs/reference/libraries.md",
+    *(f"docs/how-to/{page}.md" for page in ("batching", "cuda-graphs", "runs-at-a-time", "slow-start", "threads")),
+)
+PROGRAM = r"(?ms)^```python\n(?!--8<--)(.*?)^```"  # but for those of examples/, which have tests of their own
 SNIPPETS = [
     pytest.param(code, id=f"{document}-{number}")
-    for document in ("README.md", "docs/loading.md", "docs/pool.md", "docs/switching.md", "docs/threads-and-memory.md")
-    for number, code in enumerate(re.findall(r"(?ms)^```python\n(.*?)^```", (ROOT / document).read_text("utf-8")), 1)
+    for document in WITH_PROGRAMS
+    for number, code in enumerate(re.findall(PROGRAM, (ROOT / document).read_text("utf-8")), 1)
 ]
 
 
@@ -176,7 +185,7 @@ def test_every_error_and_metric_is_listed() -> None:
 
 def test_every_limit_of_a_server_is_listed_with_its_default() -> None:
     units = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    page = (ROOT / "docs/how-to/serve.md").read_text("utf-8")
+    page = (ROOT / "docs/reference/server.md").read_text("utf-8")
     rows = re.findall(r"(?m)^\| `(\w+)` \| ([\d,]+) ?(\w*) \| ", page)
     listed = {name: int(number.replace(",", "")) * units.get(unit, 1) for name, number, unit in rows}
     assert listed == vars(Limits())

@@ -82,7 +82,7 @@ def test_numbers_of_the_rules_can_be_others_for_a_measurement() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ("in_flight.mos=1", "has 'in_flight.mos=1': no number has this name; docs/numbers.md lists them"),
+        ("in_flight.mos=1", "has 'in_flight.mos=1': no number has this name; docs/inside/numbers.md lists them"),
         ("in_flight.most", "has 'in_flight.most=': give a whole number from 1 to 1e9"),
         ("average.runs=0", "has 'average.runs=0': give a whole number from 1 to 1e9"),
         ("average.runs=2.5", "has 'average.runs=2.5': give a whole number from 1 to 1e9"),

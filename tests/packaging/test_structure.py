@@ -388,7 +388,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_architectures_folders_are_those_of_the_layout() -> None:
-    tables = re.split(r"^\| folder of `([\w/]+)` \|.*$", (ROOT / "docs/architecture.md").read_text("utf-8"), flags=re.M)
+    page = (ROOT / "docs/inside/architecture.md").read_text("utf-8")
+    tables = re.split(r"^\| folder of `([\w/]+)` \|.*$", page, flags=re.M)
     said = {
         name: set(re.findall(r"^\| `([\w/]+)/` \|", table, re.M))
         for name, table in zip(tables[1::2], tables[2::2], strict=True)

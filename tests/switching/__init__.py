@@ -1,4 +1,4 @@
 """Programs of libraries that run ONNX models through onnxruntime: run with it, switched to ortmulti, and compared.
 
-`tools/test_switching.sh` makes an environment and runs them; docs/switching.md says what was seen.
+`tools/test_switching.sh` makes an environment and runs them; docs/reference/libraries.md says what was seen.
 """

@@ -27,7 +27,7 @@ namespace ortmulti {
 enum class Serialize { none, device, all, automatic };
 
 /// Why this release of ONNX Runtime ("1.31.1") creates sessions on one GPU one after another; empty: at the same time.
-/// See docs/concurrent-creation.md.
+/// See docs/inside/concurrent-creation.md.
 std::string why_in_turn(const std::string& onnxruntime_version);
 
 struct CreationRequest {

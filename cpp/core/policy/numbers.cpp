@@ -102,7 +102,7 @@ void AnyNumber::check_overrides() {
       found = found->next();
     }
     const char* why =
-        found == nullptr ? "no number has this name; docs/numbers.md lists them" : found->why_not(parse(value));
+        found == nullptr ? "no number has this name; docs/inside/numbers.md lists them" : found->why_not(parse(value));
     why = seen.insert(name).second ? why : "it is there twice: leave one";
     if (why != nullptr) {
       throw Error(ErrorKind::invalid_argument,

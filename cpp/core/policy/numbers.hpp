@@ -72,7 +72,7 @@ class Number : public AnyNumber {
 
 /// The numbers of the rules for which another value might be better. What averages weigh, and how many entries a table
 /// has, stands beside its use. Each names the unit of its value, what it decides, and what it rests on: "judged" where
-/// nothing was measured that says another value is worse. docs/numbers.md is made from this by `python -m
+/// nothing was measured that says another value is worse. docs/inside/numbers.md is made from this by `python -m
 /// tools.numbers_page`.
 namespace numbers {
 

@@ -40,7 +40,7 @@ class Loading:
             the model is loaded as it is, with graph optimizations off.
         serialize: Which creations wait for each other: ``"none"``; ``"device"``: those on the same device; ``"all"``.
             Default: none. Those on the same GPU only with releases of ONNX Runtime for which concurrent creation on
-            one GPU was not tested under stress (docs/concurrent-creation.md).
+            one GPU was not tested under stress (docs/inside/concurrent-creation.md).
         reader_threads: Threads that read weights for the first GPU, 1 to 1024; default: one for each usable core, up to
             a few, fewer for small models. Each has its own buffers of pinned memory: in all ``reader_threads`` x
             ``buffers_per_thread`` x ``chunk_bytes``. Pinning takes time, so more memory soon stops being faster.
@@ -52,7 +52,8 @@ class Loading:
             after the arguments are checked. With `Batching` it returns when the first session is ready and has run
             random inputs, if padding is to be proven, or if the model's graph does not show which outputs have rows.
             Later sessions join the pool when they are ready. With ``"first"`` and the strategy ``"shared"``, the other
-            GPUs start after the first one. So the first GPU is ready sooner, and the last one later: docs/pool.md.
+            GPUs start after the first one. So the first GPU is ready sooner, and the last one later:
+            docs/how-to/slow-start.md.
         require: What happens if a session fails. ``"all"``: the load fails. If it has returned, the pool closes, and
             each request raises that error. ``"any"``: the pool goes on with the other sessions; `Pool.stats` and
             the log name the devices that failed. If no session works, the load fails. A device that does not exist is

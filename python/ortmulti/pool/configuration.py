@@ -31,7 +31,7 @@ class Batching:
     Each output must have a row for each row of the inputs along ``axis``, which depends on that row alone. `load` finds
     that out: from the model's graph, and where the graph does not show it by some runs of random inputs. Requests for
     an output without such rows run alone; the logger ``ortmulti`` warns and `PoolStats` says so. A few requests of
-    joint runs are run alone, too, and compared: docs/pool.md, "Audits".
+    joint runs are run alone, too, and compared: docs/how-to/batching.md, "Audits".
 
     Attributes:
         max_size: The largest size of a joint run along ``axis``, such as its rows; 2 or more. A larger request runs
@@ -175,7 +175,7 @@ def batching_argument(batching: Batching | None) -> _core.Batching:
 @checks.known_fields
 @dataclass(frozen=True)
 class CudaGraph:
-    """Which input shapes get CUDA graphs as soon as they were run once: docs/pool.md.
+    """Which input shapes get CUDA graphs as soon as they were run once: docs/how-to/cuda-graphs.md.
 
     Attributes:
         max_shapes: How many input shapes have a graph, for each session of the pool; default 8. Each has sessions of

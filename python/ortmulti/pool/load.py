@@ -94,12 +94,12 @@ def load(
             `DeviceStats.why_in_flight` has the figures. It grows only while a quarter of the GPU's memory is free, and
             to three quarters of the process's cores for all GPUs together. With ``Batching(pad=...)``, ``"auto"`` is 3.
             On the CPU, ``"auto"`` has one run at a time, and tries runs of one thread each side by side while requests
-            wait: docs/pool.md. A number keeps one.
+            wait: docs/how-to/runs-at-a-time.md. A number keeps one.
         cuda_graph: Whether runs on GPUs are captured as CUDA graphs. ``"auto"``, the default: shapes that come 20 times
             in at most 400 runs of a session are, in sessions of their own beside the pool's, after a test of each
             graph. With ``Batching(pad=...)`` they are only if it has ``lengths`` too. False: none. True or a
             `CudaGraph`: those that were run once, however rare, with any batching that is not ``packed``:
-            docs/pool.md.
+            docs/how-to/cuda-graphs.md.
         share: ``"host"``: all processes of this user that ask for it have the weights on each GPU once. The first one
             loads them, the others map its memory, which stays until the last of them ends: docs/how-to/processes.md.
             Where that cannot be, the weights are loaded as without it, and the timeline says why. On the CPU it changes
