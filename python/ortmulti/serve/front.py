@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
     from ortmulti.serve.rpc import Rpc
 
-__all__ = ["ACCESS", "Front", "check_built", "in_thread"]
+__all__ = ["Front", "check_built", "in_thread", "log_access"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
 ACCESS = logging.getLogger("ortmulti.serve.access")
@@ -326,10 +326,21 @@ class Front:
     def _log(self) -> None:
         if not self._access_log:
             return
-        for peer, method, path, status, size, seconds in self._core.take_access_log():
-            ACCESS.info(
-                "%s %s %s %d %d %.1f ms", peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds * 1e3
-            )
+        for at, peer, method, path, sent_id, status, size, seconds in self._core.take_access_log():
+            log_access(peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds, _shown(sent_id), at)
+
+
+def log_access(
+    host: str, method: str, path: str, status: int, size: int, seconds: float, sent_id: str, at: float | None = None
+) -> None:
+    """Make a record of an answer, with the id that its client gave the request, and the time of the answer."""
+    if not ACCESS.isEnabledFor(logging.INFO):
+        return
+    arguments = (host or "-", method, path, status, size, seconds * 1e3, sent_id or "-")
+    record = ACCESS.makeRecord(ACCESS.name, logging.INFO, __file__, 0, "%s %s %s %d %d %.1f ms %s", arguments, None)
+    if at is not None:
+        record.created, record.msecs = at, at % 1 * 1e3
+    ACCESS.handle(record)
 
 
 def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
@@ -382,7 +393,7 @@ def _text(sent: bytes) -> str:
 
 
 def _shown(sent: bytes) -> str:
-    """Return what a client sent, for a line of the log."""
+    """Return what a client sent, for a line of the log, which nothing in it ends."""
     return sent.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
