@@ -160,7 +160,7 @@ NO_MODELS: dict[str, bytes | onnx.ModelProto] = {
     "an operator that does not exist": onnx_models.one_node("NoSuchOperator"),
     "an operator of a library": of_library(),
     "a type without kernel": onnx_models.model(
-        [NEG], [("x", TensorProto.INT16, ["n"])], [("y", TensorProto.INT16, ["n"])]
+        [NEG], [("x", TensorProto.BFLOAT16, ["n"])], [("y", TensorProto.BFLOAT16, ["n"])]
     ),
     "an input that does not exist": onnx_models.model([helper.make_node("Neg", ["nowhere"], ["y"])], [FROM], [TO]),
     "a type that does not fit": onnx_models.model([NEG], [FROM], [("y", TensorProto.INT64, ["n"])]),
