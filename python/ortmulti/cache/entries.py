@@ -50,8 +50,8 @@ class Stored:
         model: The path of its model; empty for a model in bytes.
         bytes: Its size on the disk.
         last_used: Seconds since 1970.
-        facts: Its manifest; None if it is damaged or has another release's format. One of `Cache.folders` has ``"form"``
-            alone, the end of its name.
+        facts: Its manifest; None if it is damaged or has another release's format. Of `Cache.folders` it is ``"form"``
+            alone, the end of the name.
     """
 
     folder: Path
