@@ -39,7 +39,7 @@ def test_version() -> None:
     ("arguments", "mentions"),
     [
         ("compose", "No such command"),
-        ("serve identity.onnx --port 8000", "--http HOST:PORT"),
+        ("serve identity.onnx --port 8000", "such as --http 127.0.0.1:8000"),
         ("serve identity.onnx --host 0.0.0.0", "--http HOST:PORT"),
         ("bench create", "Missing argument"),
         ("bench create absent.onnx", "absent.onnx does not exist"),
