@@ -40,7 +40,7 @@ def test_version() -> None:
     [
         ("compose", "No such command"),
         ("serve identity.onnx --port 8000", "such as --http 127.0.0.1:8000"),
-        ("serve identity.onnx --host 0.0.0.0", "--http HOST:PORT"),
+        ("serve identity.onnx --host 0.0.0.0", "such as --http 0.0.0.0:8000"),
         ("bench create", "Missing argument"),
         ("bench create absent.onnx", "absent.onnx does not exist"),
         ("bench create absent.onnx --devices 99", "cuda:99"),
