@@ -86,22 +86,22 @@ def test_an_input_says_of_which_dtype_its_arrays_are() -> None:
 def test_their_words_for_a_delay_are_not_taken_for_others() -> None:
     for word in ("timeout", "max_wait", "max_latency_ms", "batch_wait_timeout_s"):
         with pytest.raises(ortmulti.InvalidArgument, match=rf"'{word}' \(did you mean 'max_delay_ms'\?\)"):
-            ortmulti.Batching(8, **{word: 1})  # type: ignore[arg-type]
+            ortmulti.Batching(8, **{word: 1})
     for word in ("max", "size", "max_batch"):
         with pytest.raises(ortmulti.InvalidArgument, match=rf"'{word}' \(did you mean 'max_size'\?\)"):
-            ortmulti.Batching(**{word: 8})  # type: ignore[arg-type]
+            ortmulti.Batching(**{word: 8})
 
 
 def test_options_of_another_kind_say_how_they_are_made() -> None:
     with pytest.raises(
         ortmulti.InvalidArgument, match=r"not dict: for example options = ortmulti.SessionOptions\(\); "
     ):
-        ortmulti.load(MODEL, "cpu", options={"intra_op_num_threads": 1})  # type: ignore[arg-type]
+        ortmulti.load(MODEL, "cpu", options={"intra_op_num_threads": 1})
     with (
         ortmulti.load(MODEL, "cpu") as pool,
         pytest.raises(ortmulti.InvalidArgument, match=r"not dict: for example options = ortmulti.RunOptions\(\); "),
     ):
-        pool.run(None, {"x": X}, {})  # type: ignore[arg-type]
+        pool.run(None, {"x": X}, {})
 
 
 @pytest.mark.parametrize("create", [ortmulti.load, ortmulti.create_sessions])

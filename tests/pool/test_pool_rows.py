@@ -162,4 +162,4 @@ def test_progress_counts_rows_and_may_end_the_call(sessions: int) -> None:
         with pytest.raises(ZeroDivisionError):
             pool.map_rows({"x": x}, rows=30, progress=lambda done, _rows: 1 // (done - 60))
         with pytest.raises(ortmulti.InvalidArgument, match="progress is a function of the rows that are done"):
-            pool.map_rows({"x": x}, progress=True)  # type: ignore[arg-type]
+            pool.map_rows({"x": x}, progress=True)
