@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
+from ortmulti.serve.access_log import log_access, shown
 from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
 from ortmulti.serve.http import Http
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
     from ortmulti.serve.rpc import Rpc
 
-__all__ = ["Front", "check_built", "in_thread", "log_access"]
+__all__ = ["Front", "check_built", "in_thread"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
-ACCESS = logging.getLogger("ortmulti.serve.access")
 
 # Seconds between two looks at what health says, and at the access log.
 _LOOK = 0.2
@@ -191,7 +191,7 @@ class Front:
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
-                LOGGER.warning("%s: %s", _shown(call.path), error, exc_info=not isinstance(error, Error))
+                LOGGER.warning("%s: %s", shown(call.path), error, exc_info=not isinstance(error, Error))
             reply = Reply(*call.refuse(status, text))
             reply.headers.extend(error.headers if isinstance(error, Refused) else ())
             error.__traceback__ = None  # its frames would keep the body until garbage is collected
@@ -327,20 +327,7 @@ class Front:
         if not self._access_log:
             return
         for at, peer, method, path, sent_id, status, size, seconds in self._core.take_access_log():
-            log_access(peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds, _shown(sent_id), at)
-
-
-def log_access(
-    host: str, method: str, path: str, status: int, size: int, seconds: float, sent_id: str, at: float | None = None
-) -> None:
-    """Make a record of an answer, with the id that its client gave the request, and the time of the answer."""
-    if not ACCESS.isEnabledFor(logging.INFO):
-        return
-    arguments = (host or "-", method, path, status, size, seconds * 1e3, sent_id or "-")
-    record = ACCESS.makeRecord(ACCESS.name, logging.INFO, __file__, 0, "%s %s %s %d %d %.1f ms %s", arguments, None)
-    if at is not None:
-        record.created, record.msecs = at, at % 1 * 1e3
-    ACCESS.handle(record)
+            log_access(peer.split(" ")[0], shown(method), shown(path), status, size, seconds, shown(sent_id), at)
 
 
 def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
@@ -390,11 +377,6 @@ async def _compressed(call: _core.FrontCall) -> Reply | None:
 
 def _text(sent: bytes) -> str:
     return sent.decode(errors="replace")
-
-
-def _shown(sent: bytes) -> str:
-    """Return what a client sent, for a line of the log, which nothing in it ends."""
-    return sent.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
 async def in_thread(call: Callable[[], object]) -> None:
