@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ortmulti.serve.access_log import log_access
+from ortmulti.serve.log import log_access
 from tests.serve.server import ASKED, SIMPLE, asked, serving
 
 

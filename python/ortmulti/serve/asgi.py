@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ortmulti import _core
-from ortmulti.serve.access_log import log_access
 from ortmulti.serve.front import Front, check_built
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.log import log_access
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Service
 

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from ortmulti import _core
 from ortmulti.errors import Error, LibraryError
 from ortmulti.pool.pool import members_of, span_of
-from ortmulti.serve.access_log import log_access, shown
 from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
 from ortmulti.serve.http import Http
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.log import log_access, shown
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service, status_and_text
 from ortmulti.serve.text_routes import LONG_BODIES
