@@ -60,6 +60,14 @@ export PYTHONPATH := $(abspath $(BUILD))/site$(if $(PYTHONPATH),:$(PYTHONPATH))
 endif
 export BUILD PY
 
+# $(call quietly,NAME,COMMAND): its words go to build/log/NAME.txt. A terminal shows the last line of them, and a failure
+# the end of them.
+define quietly
+@mkdir -p build/log; { $(2); } 2>&1 | tee build/log/$(1).txt | \
+  if [[ -t 1 ]]; then awk '{ printf "\r\033[K  %.100s", $$0; fflush() } END { printf "\r\033[K" }'; else cat >/dev/null; fi || \
+  { tail -n 30 build/log/$(1).txt; echo "All of it is in build/log/$(1).txt"; exit 1; }
+endef
+
 .PHONY: help
 help:
 	@sed -n '/^#/!q;s/^# \{0,1\}//p' Makefile
@@ -84,22 +92,23 @@ $(VENV)/.library-packages: pyproject.toml tools/requirements.py tools/constraint
 	@echo "== Setting up $(VENV) with onnxruntime for the $(RUNTIME)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: set PYTHON=")'
 	@[[ -x $(PY) ]] || $(PYTHON) -m venv $(VENV) || { echo "python3-venv is needed (apt-get install python3-venv)"; exit 1; }
-	$(PY) tools/requirements.py bench build $(RUNTIME) >$(VENV)/library-requirements.txt
-	$(PY) -m pip install -r $(VENV)/library-requirements.txt -c tools/constraints.txt
+	@$(PY) tools/requirements.py bench build $(RUNTIME) >$(VENV)/library-requirements.txt
+	$(call quietly,packages,$(PY) -m pip install -r $(VENV)/library-requirements.txt -c tools/constraints.txt)
 	@touch $@
 
 $(VENV)/.packages: $(VENV)/.library-packages
-	$(PY) tools/requirements.py dev build $(RUNTIME) >$(VENV)/requirements.txt
-	$(PY) -m pip install -r $(VENV)/requirements.txt -c tools/constraints.txt
+	@echo "== Installing what tests and linting need"
+	@$(PY) tools/requirements.py dev build $(RUNTIME) >$(VENV)/requirements.txt
+	$(call quietly,test-packages,$(PY) -m pip install -r $(VENV)/requirements.txt -c tools/constraints.txt)
 	@touch $@
 
 # Editable: Python from python/, the extension from $(BUILD), built once. `library` looks for changes itself; at every
 # import it would take time from what the comparison measures.
 $(VENV)/.installed: $(VENV)/.library-packages $(if $(wildcard $(BUILD)/CMakeCache.txt),,FORCE)
 	@echo "== Building"
-	$(PY) -m pip install --no-build-isolation --no-deps $(if $(CI),,-v) \
+	$(call quietly,build,$(PY) -m pip install --no-build-isolation --no-deps -v \
 	  $(patsubst -D%,--config-settings=cmake.define.%,$(CMAKE_OPTIONS)) \
-	  --config-settings=editable.rebuild=false -e .
+	  --config-settings=editable.rebuild=false -e .)
 	@touch $@
 
 library: $(VENV)/.installed
@@ -122,8 +131,8 @@ library:
 endif
 
 build: packages library
-	@grep -q '^ORTMULTI_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || \
-	  cmake -S . -B $(BUILD) $(CMAKE_OPTIONS) -DORTMULTI_BUILD_TESTS=ON
+	$(call quietly,configure,grep -q '^ORTMULTI_BUILD_TESTS:BOOL=ON' $(BUILD)/CMakeCache.txt || \
+	  cmake -S . -B $(BUILD) $(CMAKE_OPTIONS) -DORTMULTI_BUILD_TESTS=ON)
 	@cmake --build $(BUILD)
 
 .PHONY: FORCE
@@ -150,6 +159,7 @@ DEMO_FILES = --json build/demo/$(1).json --plot build/demo/$(1).png --markdown b
 .PHONY: demo test test-python test-cpp test-tools test-locks test-all
 # Builds only what it runs: neither the tests nor GoogleTest.
 demo: library
+	@echo "== Sessions, created by ortmulti and by onnxruntime"
 	@model() { $(PY) -m ortmulti.cli models make --out build/demo/models "$$@"; }; \
 	$(PY) -m ortmulti.cli bench create "$$(model resnet50)" "$$(model phi3-mini --layers $(LAYERS))" --repeat 2 \
 	  $(call DEMO_FILES,create)
@@ -175,7 +185,7 @@ test-tools:
 
 test-cpp: build build/test-models
 	@echo "== C++ tests"
-	@tools/test_cpp.sh $(BUILD)
+	@CTEST_PROGRESS_OUTPUT=1 tools/test_cpp.sh $(BUILD)
 
 # Packages come by PYTHONPATH, which leaves out the import hook of an editable installation. What the check prints before
 # it aborts is not captured.
@@ -213,8 +223,8 @@ docs: packages
 # --- Wheel ------------------------------------------------------------------------------------------------------------
 
 $(VENV)/.wheel-packages: $(VENV)/.packages
-	$(PY) tools/requirements.py wheel >$(VENV)/wheel-requirements.txt
-	$(PY) -m pip install -r $(VENV)/wheel-requirements.txt
+	@$(PY) tools/requirements.py wheel >$(VENV)/wheel-requirements.txt
+	$(call quietly,wheel-packages,$(PY) -m pip install -r $(VENV)/wheel-requirements.txt)
 	@touch $@
 
 .PHONY: wheel test-wheel

@@ -53,7 +53,8 @@ app = FastAPI(lifespan=lifespan)
 @app.exception_handler(RequestValidationError)
 async def failed(request: Request, error: Any) -> Response:
     if isinstance(error, RequestValidationError):
-        error = om.InvalidArgument("{loc}: {msg}".format_map(error.errors()[0]))
+        last = error.errors()[-1]  # of several types that a field may have, the last one says most
+        error = om.InvalidArgument(f"{'.'.join(map(str, last['loc'][:2]))}: {last['msg']}")
     status, text = 429 if isinstance(error, om.QueueFull) else error.http_status, error.public
     kind, kind_of_openai = KINDS.get(status, ("Backend", "server_error"))
     if request.url.path == "/rerank":

@@ -284,11 +284,13 @@ class PythonFront : NonCopyable {
     calls_->close();
   }
   std::map<std::pair<std::string, std::string>, std::uint64_t> answers() const { return front_->answers(); }
-  // Of each answer: the peer, the method, the path as sent, the status, bytes and seconds.
-  std::vector<std::tuple<std::string, py::bytes, py::bytes, int, std::size_t, double>> take_access_log() {
-    std::vector<std::tuple<std::string, py::bytes, py::bytes, int, std::size_t, double>> lines;
+  // Of each answer: seconds since 1970, the peer, the method, the path and the id as sent, the status, bytes, seconds.
+  using AccessLine = std::tuple<double, std::string, py::bytes, py::bytes, py::bytes, int, std::size_t, double>;
+  std::vector<AccessLine> take_access_log() {
+    std::vector<AccessLine> lines;
     for (const Front::Access& each : without_gil([this] { return front_->take_access_log(); })) {
-      lines.emplace_back(each.peer, each.method, each.path, each.status, each.bytes, each.seconds);
+      lines.emplace_back(std::chrono::duration<double>(each.at.time_since_epoch()).count(), each.peer, each.method,
+                         each.path, each.id, each.status, each.bytes, each.seconds);
     }
     return lines;
   }

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ortmulti.errors import InvalidArgument, InvalidType
+from ortmulti.errors import Error, InvalidArgument, InvalidType
 
 if TYPE_CHECKING:
     from enum import Enum
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+
+whole_tracebacks = False
+"""Whether errors of functions with `known_arguments` keep the frames within the library."""
 
 INT_MAX = 2**31 - 1
 SIZE_MAX = 2**63 - 1
@@ -148,6 +151,8 @@ _ELSEWHERE = {
     "dynamic_batching": "give batching=ortmulti.Batching(max_size=8)",
     "preferred_batch_size": "give batching=ortmulti.Batching(8, sizes=(4, 8))",
     "batch_timeout": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "batch_wait_timeout_s": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
+    "max_latency_ms": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
     "max_delay_ms": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
     "max_queue_delay_microseconds": "give batching=ortmulti.Batching(8, max_delay_ms=5)",
     "max_delay": "max_delay_ms",
@@ -158,17 +163,28 @@ _ELSEWHERE = {
 }
 # Their words for `Batching`.
 _OF_BATCHING = {
+    "max": "max_size",
+    "size": "max_size",
     "max_batch": "max_size",
     "max_batch_size": "max_size",
     "batch_size": "max_size",
     "preferred_batch_size": "sizes",
+    "delay": "max_delay_ms",
+    "wait": "max_delay_ms",
+    "timeout": "max_delay_ms",
+    "max_wait": "max_delay_ms",
+    "max_wait_ms": "max_delay_ms",
+    "max_latency_ms": "max_delay_ms",
     "batch_timeout": "max_delay_ms",
+    "batch_wait_timeout_s": "max_delay_ms",
     "max_queue_delay_microseconds": "max_delay_ms",
 }
 
 
 def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Decorate a function: the error for an unknown keyword proposes the right one."""
+    """Decorate a function: the error for an unknown keyword proposes the right one, and errors of the library have
+    tracebacks without its frames, which say nothing to users.
+    """
     code = function.__code__
     known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
@@ -191,7 +207,12 @@ def known_arguments(function: Callable[_Arguments, _Result]) -> Callable[_Argume
                     f"{function.__qualname__.removesuffix('.__init__')}() got an unexpected keyword argument {name!r}"
                     f"{hint or ': it takes ' + ', '.join(known).removeprefix('self, ')}"
                 )
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except Error as error:
+            if whole_tracebacks:
+                raise
+            raise error.with_traceback(None) from error.__cause__
 
     return call
 

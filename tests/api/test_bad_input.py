@@ -143,6 +143,14 @@ NEG = helper.make_node("Neg", ["x"], ["y"])
 CIRCLE = [
     helper.make_node(*each) for each in (("Add", ["x", "b"], ["a"]), ("Neg", ["a"], ["b"]), ("Neg", ["b"], ["y"]))
 ]
+
+
+def of_library() -> onnx.ModelProto:
+    made = onnx_models.model([helper.make_node("Fancy", ["x"], ["y"], domain="com.acme")], [FROM], [TO])
+    made.opset_import.add(domain="com.acme", version=1)
+    return made
+
+
 NO_MODELS: dict[str, bytes | onnx.ModelProto] = {
     **{f"{part} of a model": WHOLE[: max(1, int(len(WHOLE) * part) - 1)] for part in (0.001, 0.3, 0.9, 1)},
     "text": b"no model at all, but text\n" * 50,
@@ -150,6 +158,10 @@ NO_MODELS: dict[str, bytes | onnx.ModelProto] = {
     "a library": b"\x7fELF",
     "anything": os.urandom(4096),
     "an operator that does not exist": onnx_models.one_node("NoSuchOperator"),
+    "an operator of a library": of_library(),
+    "a type without kernel": onnx_models.model(
+        [NEG], [("x", TensorProto.BFLOAT16, ["n"])], [("y", TensorProto.BFLOAT16, ["n"])]
+    ),
     "an input that does not exist": onnx_models.model([helper.make_node("Neg", ["nowhere"], ["y"])], [FROM], [TO]),
     "a type that does not fit": onnx_models.model([NEG], [FROM], [("y", TensorProto.INT64, ["n"])]),
     "a circle": onnx_models.model(CIRCLE, [FROM], [TO]),
@@ -163,6 +175,8 @@ ADVICE = {
     "1 of a model": f"its {len(WHOLE) - 1} bytes end within a field",
     "text": "this is not an ONNX model: give the path",
     "an operator that does not exist": "has the operator NoSuchOperator, which ONNX Runtime",
+    "an operator of a library": "has the operator com.acme:Fancy, which ONNX Runtime",
+    "a type without kernel": "has no kernel here for the operator Neg",
     "an opset of the future": "has opset 999, which is too new for ONNX Runtime",
     "an IR version of the future": "has IR version 99, and ONNX Runtime",
     "git-lfs": "run 'git lfs pull'",

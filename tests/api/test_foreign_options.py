@@ -166,8 +166,10 @@ def test_onnxruntime_is_not_imported_for_it() -> None:
         print("onnxruntime" in sys.modules)
     """
     assert lines(code, MODEL) == [
-        "InvalidType: session options are an ortmulti.SessionOptions, not int",
-        "InvalidType: run_options must be an ortmulti.RunOptions, not int",
+        "InvalidType: session options are an ortmulti.SessionOptions, not int: for example "
+        "options = ortmulti.SessionOptions(); options.intra_op_num_threads = 1",
+        "InvalidType: run_options must be an ortmulti.RunOptions, not int: for example "
+        "options = ortmulti.RunOptions(); options.log_severity_level = 3",
         "False",
     ]
 

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ortmulti
-from ortmulti import _core
+from ortmulti import _core, checks
 from ortmulti._runtime import log
 from tests.support import onnx_models
 from tests.support.processes import check_child
@@ -81,6 +81,38 @@ def test_an_input_says_of_which_dtype_its_arrays_are() -> None:
     model = onnx_models.parsed(f"({inputs}) => (int64[n] e) {{ e = Neg(a) }}")
     with ortmulti.load(model.SerializeToString(), "cpu") as pool:
         assert [value.dtype for value in pool.get_inputs()] == [np.int64, np.float16, np.dtype(object), None]
+
+
+def test_their_words_for_a_delay_are_not_taken_for_others() -> None:
+    for word in ("timeout", "max_wait", "max_latency_ms", "batch_wait_timeout_s"):
+        with pytest.raises(ortmulti.InvalidArgument, match=rf"'{word}' \(did you mean 'max_delay_ms'\?\)"):
+            ortmulti.Batching(8, **{word: 1})
+    for word in ("max", "size", "max_batch"):
+        with pytest.raises(ortmulti.InvalidArgument, match=rf"'{word}' \(did you mean 'max_size'\?\)"):
+            ortmulti.Batching(**{word: 8})
+
+
+def test_options_of_another_kind_say_how_they_are_made() -> None:
+    with pytest.raises(
+        ortmulti.InvalidArgument, match=r"not dict: for example options = ortmulti.SessionOptions\(\); "
+    ):
+        ortmulti.load(MODEL, "cpu", options={"intra_op_num_threads": 1})
+    with (
+        ortmulti.load(MODEL, "cpu") as pool,
+        pytest.raises(ortmulti.InvalidArgument, match=r"not dict: for example options = ortmulti.RunOptions\(\); "),
+    ):
+        pool.run(None, {"x": X}, {})
+
+
+@pytest.mark.parametrize("create", [ortmulti.load, ortmulti.create_sessions])
+def test_a_failed_load_has_a_short_traceback(create: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ortmulti.Error) as short:
+        create(b"\x08nonsense", "cpu")
+    assert len(short.traceback) == 2  # of this test, and one of the library
+    monkeypatch.setattr(checks, "whole_tracebacks", True)
+    with pytest.raises(ortmulti.Error) as whole:
+        create(b"\x08nonsense", "cpu")
+    assert len(whole.traceback) > 4
 
 
 def test_a_delay_in_seconds_is_warned_of() -> None:

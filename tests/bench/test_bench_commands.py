@@ -145,6 +145,8 @@ def test_batching_compares_settings_with_a_request_of_ones_own(tmp_path: Path) -
     shown = run("bench", "batching", path, *options, "--json", "b.json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert re.match(r"rows on cpu, 8 clients: (most answers by|nothing answers more than) ", shown.stdout)
+    headline = shown.stdout.partition("\n")[0]
+    assert ("measured once: --repeat" in headline) == ("most answers by" in headline)
     document = load(tmp_path / "b.json")
     rows = {row["case"]: row for row in document["rows"]}
     assert list(rows)[:2] == ["one at a time", "two sessions"]

@@ -39,8 +39,8 @@ def test_version() -> None:
     ("arguments", "mentions"),
     [
         ("compose", "No such command"),
-        ("serve identity.onnx --port 8000", "--http HOST:PORT"),
-        ("serve identity.onnx --host 0.0.0.0", "--http HOST:PORT"),
+        ("serve identity.onnx --port 8000", "such as --http 127.0.0.1:8000"),
+        ("serve identity.onnx --host 0.0.0.0", "such as --http 0.0.0.0:8000"),
         ("bench create", "Missing argument"),
         ("bench create absent.onnx", "absent.onnx does not exist"),
         ("bench create absent.onnx --devices 99", "cuda:99"),
@@ -299,6 +299,20 @@ TEXT = """(int64[batch, length] ids, string[batch] name) => (int64[batch, length
 }"""
 
 
+STATE = """(float[n, m] x, float[2, k, 2] state, int64 sr) => (float[n, k, 2] y) {
+    expected = Constant <value_int = 16000> ()
+    same = Equal(sr, expected)
+    axis = Constant <value_ints = [0]> ()
+    scale = CastLike(same, state)
+    states = ReduceSum <keepdims = 0> (state, axis)
+    scaled = Div(states, scale)
+    samples = ReduceSum <keepdims = 1> (x)
+    row = Add(scaled, samples)
+    shape = Constant <value_ints = [1, 1, 2]> ()
+    y = Reshape(row, shape)
+}"""
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -309,6 +323,7 @@ TEXT = """(int64[batch, length] ids, string[batch] name) => (int64[batch, length
         (TEXT, ["cannot be joined", "input 'name' is of type tensor(string)"]),
         ("(float[n, 4] x) => (float[n, 4] y) { y = Softmax <axis=0> (x) }", ["Softmax 'y' normalizes over the batch"]),
         ("(float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }", ["cannot be joined", "input 'x' has the fixed size 1"]),
+        (STATE, ["cannot be joined", "input 'sr' is a scalar"]),
     ],
 )
 def test_inspect_ends_with_how_requests_are_joined_and_one_to_try(text: str, said: list[str], tmp_path: Path) -> None:

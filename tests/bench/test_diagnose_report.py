@@ -122,7 +122,7 @@ def test_durations(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "gained", "begin"),
     [
-        ({}, True, "Verified: 7.60 s before, 3.31 s after: 2.3 times as fast (2.1 to 2.5); threads against"),
+        ({}, True, "Verified: 7.60 s before, 3.31 s after (medians); in pairs 2.3 times as fast (2.1 to 2.5); "),
         ({"confidence": 0.96, "pairs": 6}, True, "Verified: "),
         ({"interval": [0.99, 4.0]}, False, "Tried, no certain gain: "),
         ({"confidence": 0.5, "pairs": 2}, False, "Not verified: faster in each of 2 pairs, but 6 pairs are needed: "),

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import diagnose_prediction, graphs
 from ortmulti.bench.diagnose.bench import Bench, verify
-from ortmulti.bench.diagnose.diagnosis import driver, look, publishable
+from ortmulti.bench.diagnose.diagnosis import compiled_kernels, driver, look, publishable
 from ortmulti.bench.diagnose.findings import conclude
 from ortmulti.bench.measure.rounds import Interval
 from ortmulti.devices import nvml
@@ -167,11 +167,11 @@ def test_what_costs_no_time_is_no_finding(of: dict[str, Any], name: str) -> None
 def test_a_busy_and_slow_machine_is_noted_and_not_first() -> None:
     clocks = {"clock": 345, "clock_max": 1980, "clock_limit": 1000, "slowed_by": ["heat"]}
     gpu = {"device": "cuda:0", "persistence_mode": True, "utilization": 90, "processes": 2, **clocks}
-    around = {"cores": 4, "busy_cores": 3.1, "governor": "powersave", "gpus": [gpu]}
+    around = {"cores": 4, "busy_cores": 3.1, "governor": "powersave", "gpus": [gpu], "compiled_kernels": 3 * 10**7}
     names = found(document(run("sequential", 4.0), run("shared", 1.0), environment=around))
     assert names[0] == "strategy"
-    assert set(names[1:]) == {"busy cores", "governor", "busy GPUs", "clocks"}
-    quiet = {**around, "busy_cores": 0.2, "governor": "performance"}
+    assert set(names[1:]) == {"busy cores", "governor", "busy GPUs", "clocks", "compiled kernels"}
+    quiet = {**around, "busy_cores": 0.2, "governor": "performance", "compiled_kernels": 10**5}
     quiet["gpus"] = [{**gpu, "slowed_by": [], "clock_limit": 1980, "processes": 0}]
     assert found(document(run("sequential", 4.0), run("shared", 1.0), environment=quiet)) == ["strategy"]
 
@@ -316,3 +316,12 @@ def test_further_changes_are_run_while_the_budget_lasts(
     (first, second), _ = verified(tmp_path, of, seconds=seconds, quick=False, budget=budget)
     assert (first["id"], first["verified"]["pairs"], second["id"]) == ("cold disk", pairs, "strategy")
     assert (second["verified"] and second["verified"]["speedup"]) == (speedup and pytest.approx(speedup))
+
+
+def test_kernels_that_the_driver_compiled_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_CACHE_PATH", str(tmp_path / "kept"))
+    assert compiled_kernels() == 0
+    (tmp_path / "kept/a/b").mkdir(parents=True)
+    (tmp_path / "kept/index").write_bytes(b"12")
+    (tmp_path / "kept/a/b/one").write_bytes(b"345")
+    assert compiled_kernels() == 5

@@ -286,6 +286,7 @@ TEST_F(ServeFront, AnswersHealthItself) {
   EXPECT_EQ(live.status, 200);
   EXPECT_EQ(live.body, R"({"live":true})");
   EXPECT_EQ(client.get("/v2/health/ready").status, 400);
+  EXPECT_EQ(client.get("/health").status, 503);
   front->set_ready(true);
   EXPECT_EQ(client.get("/v2/health/ready").body, R"({"ready":true})");
   const Answered head = client.get("/v2/health/ready", "", "HEAD");
@@ -295,6 +296,7 @@ TEST_F(ServeFront, AnswersHealthItself) {
   EXPECT_NE(post.head.find("allow: GET, HEAD\r\n"), std::string::npos) << post.head;
   EXPECT_EQ(count("200"), 3U);
   EXPECT_EQ(count("400"), 1U);
+  EXPECT_EQ(count("503"), 1U);
   EXPECT_EQ(count("405"), 1U);
 }
 

@@ -374,9 +374,9 @@ def test_embeddings(encoder: Path) -> None:
 
         wrong: list[tuple[object, dict[str, object], str]] = [
             ([[1], []], {}, "text 1 has no tokens"),
-            ([], {}, "input"),
-            (["a"] * 2049, {}, "input"),
-            (None, {}, "input"),
+            ([], {}, "body.input: Value should have at least 1 item"),
+            (["a"] * 2049, {}, "body.input: Value should have at most 2048 items"),
+            (None, {}, "body.input: "),
             ([1, 10**6], {}, "text 0 has the token 1000000"),
             ("a", {"dimensions": 49}, "dimensions is 1 to 48, not 49"),
             ("a", {"dimensions": 0}, "dimensions"),

@@ -175,8 +175,9 @@ def test_a_model_of_fixed_size_is_batched_only_if_every_run_has_that_size() -> N
 @pytest.mark.parametrize(
     ("shapes", "batching", "advice"),
     [
-        ([["batch", "samples"], [2, "batch", 128], []], Batching(8), "export the model with a dynamic dimension"),
-        ([["batch", "samples"], [2, "batch", 128], []], Batching(2, sizes=[2]), "dynamic dimension"),
+        ([["batch", "samples"], [2, "batch", 128]], Batching(8), "export the model with a dynamic dimension"),
+        ([["batch", "samples"], [2, "batch", 128]], Batching(2, sizes=[2]), "dynamic dimension"),
+        ([["batch", "samples"], [2, "batch", 128], []], Batching(8), "input 'x2' is a scalar, without rows: export"),
         ([[4, 3], [2, 3]], Batching(4, sizes=[4]), "dynamic dimension"),
         (
             [["steps", "batch", 5], [2, "batch", 128]],

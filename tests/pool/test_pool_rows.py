@@ -150,3 +150,16 @@ def test_the_timeout_is_for_all_rows() -> None:
         assert y.shape == (2, 64)
         with pytest.raises(ortmulti.DeadlineExceeded):
             pool.map_rows({"x": SlowRows(time.monotonic() + 0.1)}, rows=1, timeout=0.05)
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_progress_counts_rows_and_may_end_the_call(sessions: int) -> None:
+    seen: list[tuple[int, int]] = []
+    x = np.ones((100, 64), np.float32)
+    with ortmulti.load(onnx_models.matmul(), "cpu", sessions) as pool:
+        pool.map_rows({"x": x}, rows=30, progress=lambda *done: seen.append(done))
+        assert seen == [(30, 100), (60, 100), (90, 100), (100, 100)]
+        with pytest.raises(ZeroDivisionError):
+            pool.map_rows({"x": x}, rows=30, progress=lambda done, _rows: 1 // (done - 60))
+        with pytest.raises(ortmulti.InvalidArgument, match="progress is a function of the rows that are done"):
+            pool.map_rows({"x": x}, progress=True)

@@ -418,7 +418,7 @@ def test_of_random_numbers_only_shapes_are_compared() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_a_load_that_checks_refuses_outputs_without_rows(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="joined requests get other answers: '"):
+    with pytest.raises(InvalidArgument, match=r"(requests for some outputs run alone|get other answers): '"):
         ortmulti.load(REQUESTS[name][0], "cpu", batching=Batching(4, check=True))
 
 
@@ -482,7 +482,7 @@ def test_inspect_says_what_is_known_of_each_output(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(FIXED)
     shown = " ".join(invoke("inspect", path).stdout.split())
-    assert "Requests can be joined along dimension 0" in shown
+    assert "Requests for 'p' and no other output can be joined along dimension 0" in shown
     assert "Requests for 'limits' run alone: output 'limits' has no rows" in shown
     path.write_bytes(clip())
     shown = " ".join(invoke("inspect", path).stdout.split())
@@ -490,6 +490,10 @@ def test_inspect_says_what_is_known_of_each_output(tmp_path: Path) -> None:
     assert "--batching tries it" in shown
     tried = invoke("inspect", path, "--batching")
     assert tried.returncode == 1
+    assert "get other answers" not in tried.stdout  # they run alone
     assert "Requests for 'logits' run alone: output 'logits' has the shape" in " ".join(tried.stdout.split())
     path.write_bytes(case("y = Identity(x)", "string[n] x", "string[n] y"))
     assert "Requests cannot be joined: batching joins" in " ".join(invoke("inspect", path).stdout.split())
+    refused = " ".join(invoke("inspect", path, "--batching").stdout.split())
+    assert refused.count("input 'x' is of type") == 1
+    assert "samples" not in refused

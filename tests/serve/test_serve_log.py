@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.serve.server import SIMPLE, serving
+import pytest
+
+from ortmulti.serve.log import log_access
+from tests.serve.server import ASKED, SIMPLE, asked, serving
 
 
 def test_loads_swaps_failures_and_unloads_are_in_the_log_with_their_times(tmp_path: Path) -> None:
@@ -33,3 +36,30 @@ def test_loads_swaps_failures_and_unloads_are_in_the_log_with_their_times(tmp_pa
         ("INFO", "the model 'simple' is unloaded"),
         ("INFO", "the model 'simple' has version 3 now, after N s"),
     ]
+
+
+def test_the_access_log_has_the_id_that_the_client_gave(tmp_path: Path) -> None:
+    (tmp_path / "simple.onnx").write_bytes(SIMPLE)
+    with serving(tmp_path, "--access-log") as server:
+        path = "/v2/models/simple/infer"
+        server.ask(path, b'{"id":"a \\n b",' + ASKED[1:])
+        server.ask(path, ASKED)
+        server.ask("/v2/nothing", **{"x-request-id": "of nginx" + 100 * "x"})
+        server.rpc("ModelInfer", asked(request_id="of a stub"))
+        server.process.terminate()
+        log = server.process.communicate()[1]
+    lines = re.findall(r"INFO 127\.0\.0\.1 \w+ (\S+) (\d+) \d+ [\d.]+ ms (.*)", log)
+    assert lines == [
+        (path, "200", r"a \n b"),
+        (path, "200", "-"),
+        ("/v2/nothing", "404", "of nginx" + 92 * "x"),
+        ("/inference.GRPCInferenceService/ModelInfer", "200", "of a stub"),
+    ]
+
+
+def test_a_line_of_the_access_log_has_the_time_of_its_answer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "ortmulti.serve.access")
+    log_access("", "GET", "/v2", 200, 7, 0.0012, "", at=1234.5678)
+    [record] = caplog.records
+    assert (record.created, round(record.msecs)) == (1234.5678, 568)
+    assert record.getMessage() == "- GET /v2 200 7 1.2 ms -"

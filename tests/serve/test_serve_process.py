@@ -401,6 +401,7 @@ def test_models_that_do_not_load_end_the_start_and_each_is_named(tmp_path: Path)
             "the model 'bad' was not loaded: ",
             "the model 'sequence' was not loaded: config.pbtxt of 'sequence': a model with sequence_batching",
             "the model 'caf\\udce9' was not loaded: the name of the file or folder 'caf\\udce9' is not UTF-8: rename",
+            "The others are served with --no-exit-on-error",
         ):
             assert text in errors
 
@@ -409,6 +410,8 @@ def test_the_other_models_are_served_if_wanted(tmp_path: Path) -> None:
     add_models_of_which_some_are_refused(tmp_path / "models")
     (tmp_path / "s.toml").write_text("exit_on_error = false\nmodel_control = 'explicit'")
     with serving(tmp_path / "s.toml", tmp_path / "models") as server:
+        assert server.process.stdout is not None
+        assert server.process.stdout.readline() == "not served, see the log: 'caf\\udce9', 'sequence', 'bad'\n"
         assert server.ask("/v2/health/ready")[0] == 200
         assert server.ask("/v2/models/good/infer", ASKED)[0] == 200
         assert server.ask("/v2/models/bad/ready")[0] == 400

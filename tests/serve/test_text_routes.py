@@ -95,6 +95,12 @@ def test_embed_is_that_of_text_embeddings_inference(server: Server) -> None:
     close(post(server, "/embed", inputs="a cat", prompt_name=None), [vector("a cat")])
 
 
+def test_other_fields_are_ignored_as_their_clients_expect(server: Server) -> None:
+    close(post(server, "/embed", inputs="a cat", user="me", zzz=[1]), [vector("a cat")])
+    post(server, "/v1/embeddings", input="a cat", model="vectors", user="me", zzz=[1])
+    post(server, "/rerank", query="a", texts=["b"], user="me", zzz=[1])
+
+
 def test_openais_form_may_have_the_wishes_of_the_other_one(server: Server) -> None:
     """By ``extra_body`` of its client."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,48 @@ def test_a_load_makes_the_faster_form_once(tmp_path: Path, cache: Path, monkeypa
     cleared = Cache(cache).clear()
     assert cleared.entries >= 1
     assert not (cache / "folders").exists()
+
+
+@pytest.mark.usefixtures("faster")
+def test_forms_count_in_the_cache_and_those_used_least_go_first(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def form(**given: Any) -> Path:
+        settings = fused_settings(folder, "fp32", "cpu", **given)
+        [place] = {*settings.model.parents} & {*(cache / "folders").iterdir()}
+        return place
+
+    folder = export(tmp_path / "model")
+    first, second = form(), form(pooling="max")
+    os.utime(first / "used.txt", (1, 1))
+    os.utime(second / "used.txt", (2, 2))
+    stored = {each.folder: each for each in Cache(cache).entries()}
+    model = str(om.text.read_settings(folder).model)
+    assert (stored[first].model, stored[first].last_used) == (model, 1)
+    assert stored[first].bytes == sum(path.stat().st_size for path in first.rglob("*") if path.is_file())
+    assert {stored[first].facts["form"], stored[second].facts["form"]} == {"fp32-cls", "fp32-max"}  # type: ignore[index]
+    listed = json.loads(command.invoke("optimize", "--list", "--json").stdout)
+    assert listed["bytes"] == sum(each.bytes for each in stored.values())
+    assert "fused, fp32-max" in command.invoke("optimize", "--list").stdout
+    assert form() == first  # now used last
+    monkeypatch.setenv("ORTMULTI_CACHE_SIZE", str(int(2.5 * stored[first].bytes)))
+    third = form(pooling="mean")
+    assert (first.exists(), second.exists(), third.exists()) == (True, False, True)
+
+
+@pytest.mark.usefixtures("faster")
+def test_a_form_is_used_where_the_cache_cannot_be_written(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export(tmp_path / "model")
+    made = fused_settings(folder, "fp32", "cpu")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert fused_settings(folder, "fp32", "cpu").model == made.model
+    assert cache in made.model.parents
 
 
 @pytest.mark.usefixtures("faster", "cache")

@@ -316,7 +316,7 @@ def test_prompts_and_the_tokenizers_settings(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("config.json", "{", "config.json is no JSON file"),
-        ("config.json", "[1]", "config.json is a JSON object, not list"),
+        ("config.json", "[1]", "config.json is a JSON object, not [1]"),
         ("config.json", "[" * 100_000, "config.json is no JSON file: it is nested too deeply"),
         ("config.json", {"architectures": "Bert"}, "'architectures' is a list of texts, not 'Bert'"),
         ("config.json", {"architectures": [1]}, "'architectures' is a list of texts, not [1]"),

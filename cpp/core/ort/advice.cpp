@@ -117,10 +117,18 @@ std::string advice_on_model(const ModelSource& model, const std::string& text, c
       return "the model has opset " + *opset + ", which is too new for " + runtime +
              ": install a newer ONNX Runtime, or export the model with an older opset";
     }
-    if (const auto name = part(text, "No Op registered for ", " ")) {
+    auto name = part(text, "No Op registered for ", " ");
+    if (!name && has(" is not a registered function/op")) {  // of a domain that is not ONNX's
+      name = part(text, "Fatal error: ", "(");
+    }
+    if (name) {
       return "the model has the operator " + *name + ", which " + runtime +
              " lacks: register the library that has it with SessionOptions.register_custom_ops_library, or install a "
              "newer ONNX Runtime";
+    }
+    if (const auto known = part(text, "Could not find an implementation for ", "(")) {
+      return runtime + " has no kernel here for the operator " + *known +
+             " with the model's types: load it on another device, or export it with other types, such as float32";
     }
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the advice matters less than ONNX Runtime's text
   }

@@ -88,6 +88,13 @@ class Call : NonCopyable {
   Call(Protocol of, BufferPool& buffers, Admission& admission) : protocol(of), body(buffers), bytes(admission) {}
   virtual ~Call() = default;
 
+  /// What its client calls it, for the log: the header x-request-id, or the id of infer. At most `most_of_id` bytes.
+  std::string shown_id() const {
+    const std::string* const header = find(headers, "x-request-id");
+    return header == nullptr ? id : header->substr(0, most_of_id);
+  }
+  static constexpr std::size_t most_of_id = 100;
+
   const Protocol protocol;
   std::string method;  ///< "POST"; gRPC has no other.
   /// Without the query, and decoded: "/v2/models/a b/infer", "/inference.GRPCInferenceService/ModelInfer".
@@ -99,6 +106,7 @@ class Call : NonCopyable {
   bool decompressed = false;  ///< The body, before it came here.
   bool streamed = false;      ///< Of a call of gRPC with a stream of requests, each of which is a Call.
   std::string peer;           ///< "127.0.0.1 51234": of the connection. Empty: unknown.
+  std::string id;             ///< Of infer: the beginning of the request's id.
   bool asked = false;         ///< By Front::ask(): it has no connection.
   std::chrono::steady_clock::time_point since =
       std::chrono::steady_clock::now();  ///< When its headers were there; of a message of a stream, when it began.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -50,7 +51,9 @@ class Front : NonCopyable {
   };
   /// An answer, for the log. Of HTTP, the path is decoded.
   struct Access {
+    std::chrono::system_clock::time_point at;
     std::string peer, method, path;
+    std::string id;  ///< Call::shown_id().
     int status = 0;
     std::size_t bytes = 0;
     double seconds = 0;

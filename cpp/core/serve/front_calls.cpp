@@ -328,8 +328,8 @@ void FrontCalls::count(const Call& call, const Reply& reply, Loop::Clock::durati
   }
   shared_->answers.add(call.protocol, reply.status);
   if (shared_->options.access_log) {
-    shared_->access_log.push(
-        {call.peer, call.method, call.path, reply.status, reply.size(), std::chrono::duration<double>(took).count()});
+    shared_->access_log.push({std::chrono::system_clock::now(), call.peer, call.method, call.path, call.shown_id(),
+                              reply.status, reply.size(), std::chrono::duration<double>(took).count()});
   }
 }
 

@@ -151,6 +151,7 @@ Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedMode
   Begun begun;
   request->counted = call->bytes.count();
   request->id = asked.id;
+  call->id = asked.id.substr(0, Call::most_of_id);
   try {
     request->memory->body = {call->body.memory(), call->body.size()};
     fill_in(*request, asked);

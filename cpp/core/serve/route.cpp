@@ -85,7 +85,9 @@ Reply http_health(const Call& call, Route route, bool ready) {
   if (route == Route::live) {
     return json_reply(200, R"({"live":true})");
   }
-  return ready ? json_reply(200, R"({"ready":true})") : json_reply(400, R"({"ready":false})");
+  // Of text-embeddings-inference; the protocol's own path has the code that Triton's clients know.
+  const int not_ready = without_slashes(call.path) == "health" ? 503 : 400;
+  return ready ? json_reply(200, R"({"ready":true})") : json_reply(not_ready, R"({"ready":false})");
 }
 
 // A message with the number in its field 1.

@@ -113,8 +113,10 @@ def headline(document: Json) -> str:
     text = f"{where}: most answers by {best['case']}"
     if gain is None:
         return f"{text}."
-    times = f"{gain['median']:.2f} ({gain['low']:.2f} to {gain['high']:.2f})"
-    return f"{text}, {times} times those of {BASE}."
+    times = f"{gain['median']:.2f}"
+    if settings["repeat"] == 1:
+        return f"{text}, {times} times those of {BASE}, measured once: --repeat shows whether that lasts."
+    return f"{text}, {times} ({gain['low']:.2f} to {gain['high']:.2f}) times those of {BASE}."
 
 
 def sheets(document: Json) -> Iterator[Sheet]:

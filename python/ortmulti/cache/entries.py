@@ -29,6 +29,9 @@ LOCATION = "ORTMULTI_CACHE"
 SIZE = "ORTMULTI_CACHE_SIZE"
 """Environment variable: how much the entries may take together, such as ``5GB``."""
 
+_USED = "used.txt"
+"""In each of `Cache.folders`: the path of its model. Its time is that of the last use."""
+
 _DEFAULT_SIZE = 20 * 10**9
 _PREFIXES = "kmgt"
 
@@ -47,7 +50,8 @@ class Stored:
         model: The path of its model; empty for a model in bytes.
         bytes: Its size on the disk.
         last_used: Seconds since 1970.
-        facts: Its manifest; None if it is damaged or has another release's format.
+        facts: Its manifest; None if it is damaged or has another release's format. Of `Cache.folders` it is ``"form"``
+            alone, the end of the name.
     """
 
     folder: Path
@@ -70,7 +74,7 @@ class Cache:
     """Optimized models below one folder, which several processes may use at the same time.
 
     If the cache is not writable, the logger ``ortmulti`` warns once, and its entries are still read. A cache that other
-    users can change is not used at all. `folders` has what is no entry.
+    users can change is not used at all. `folders` has what is no entry: it is listed, and removed, as entries are.
     """
 
     def __init__(self, folder: Path, limit: int = _DEFAULT_SIZE) -> None:
@@ -205,6 +209,18 @@ class Cache:
             self._keep_bound(target)
         return found
 
+    def use(self, folder: Path, model: Path) -> None:
+        """Note that one of `folders` is used now, and of which model, unless the cache cannot be written. When it is
+        new, others are removed as far as the limit wants.
+        """
+        note = folder / _USED
+        new = not note.exists()
+        with contextlib.suppress(OSError):  # it can be read all the same
+            note.write_text(str(model), "utf-8", "surrogateescape")
+            if new:
+                with self._scratch.locked():
+                    self._keep_bound(folder)
+
     def say_unused(self, reason: object) -> None:
         """Warn once that this cache is not used, with the reason."""
         _say_once(f"the cache of optimized models in {self.folder} is not used: {reason}")
@@ -240,6 +256,9 @@ class Cache:
 
     def _stored(self) -> Iterator[Stored]:
         for folder, size, used in self._sizes():
+            if folder.parent == self.folders:
+                yield Stored(folder, _model_of(folder), size, used, {"form": folder.name.partition("-")[2]})
+                continue
             try:
                 facts: dict[str, Any] | None = _entry.read_manifest(folder)
             except Damaged:
@@ -247,16 +266,17 @@ class Cache:
             yield Stored(folder, facts["model"] if facts else "", size, used, facts)
 
     def _sizes(self) -> Iterator[tuple[Path, int, float]]:
-        """Each entry's folder, bytes and last use."""
-        try:
-            folders = list(self._entries.iterdir())
-        except OSError:
-            return
-        for folder in folders:
-            with contextlib.suppress(OSError):  # it may just have been removed
-                files = {file.name: file.lstat() for file in folder.iterdir()}
-                used = files.get(_entry.MANIFEST, folder.lstat()).st_mtime
-                yield folder, sum(status.st_size for status in files.values()), used
+        """The folder, bytes and last use of each entry, and of each of `folders`."""
+        for within, note in ((self._entries, _entry.MANIFEST), (self.folders, _USED)):
+            try:
+                folders = [folder for folder in within.iterdir() if folder.is_dir()]
+            except OSError:
+                continue
+            for folder in folders:
+                with contextlib.suppress(OSError):  # it may just have been removed
+                    found = {file: file.lstat() for file in folder.rglob("*")}
+                    size = sum(status.st_size for status in found.values() if not stat.S_ISDIR(status.st_mode))
+                    yield folder, size, found.get(folder / note, folder.lstat()).st_mtime
 
     def _keep_bound(self, newest: Path) -> None:
         """Remove the least recently used entries; only while locked."""
@@ -393,6 +413,13 @@ def _free(folder: Path) -> Iterator[bool]:
         except OSError:
             pass  # a file system without locks
         yield True
+
+
+def _model_of(folder: Path) -> str:
+    try:
+        return (folder / _USED).read_text("utf-8", "replace")
+    except OSError:  # of an earlier release
+        return ""
 
 
 def _say_once(text: str) -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 import ortmulti
+from ortmulti import checks
 from ortmulti.errors import Error
 
 from . import bench, models
@@ -79,7 +80,7 @@ def _root(
     ] = False,
 ) -> None:
     global _debug
-    _debug = debug
+    _debug = checks.whole_tracebacks = debug
 
 
 def run() -> None:

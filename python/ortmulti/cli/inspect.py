@@ -17,7 +17,14 @@ from rich.markup import escape
 import ortmulti
 from ortmulti import _core
 from ortmulti.bench.files import read_arrays, write_arrays
-from ortmulti.create.sample_inputs import LARGER, SEQUENCE, first_fit, growing_inputs, sample_inputs
+from ortmulti.create.sample_inputs import (
+    LARGER,
+    SEQUENCE,
+    first_fit,
+    growing_inputs,
+    has_named_integers,
+    sample_inputs,
+)
 from ortmulti.errors import Error, InvalidArgument, InvalidProtobuf, InvalidType
 from ortmulti.loading.plan import why_not_worth_it
 from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
@@ -55,7 +62,7 @@ def inspect_command(
     MODEL may also be the folder of an exported model of texts, with a tokenizer.json: then it also says what its files
     say. If that does not load, it says what was found and why, and the exit status is 1. Opens the model once on the
     CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1 GiB. With --batching the exit
-    status is 1 if joined requests get other answers, or if that could not be tried.
+    status is 1 if requests for some outputs are not joined, or if that could not be tried.
     """
     texts = _texts(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):
@@ -63,11 +70,12 @@ def inspect_command(
         facts = describe_model(opened, session_options(custom_ops))
     facts["texts"] = texts.facts if texts else None
     verdict = _declared_rows(opened, facts)
+    refused = _why_not_joined(opened, facts)
     if batching:
         with working("joining requests"):
-            facts["batching"], verdict = _describe_batching(opened, verdict, session_options(custom_ops))
+            facts["batching"], verdict = _describe_batching(opened, verdict, refused, session_options(custom_ops))
     facts["rows"] = {name: asdict(one) for name, one in verdict.outputs.items()} if verdict else {}
-    facts["advice"] = _advice(opened, facts, verdict)
+    facts["advice"] = _advice(facts, verdict, refused)
     if as_json:
         print_json(facts)
     else:
@@ -172,32 +180,44 @@ def _declared_rows(model: ortmulti.Model, facts: Mapping[str, Any]) -> RowVerdic
     return Rows(model, lambda: session, lambda _names, _feed: ()).of_batches(ortmulti.Batching(8), "none")
 
 
-def _advice(model: ortmulti.Model, facts: Mapping[str, Any], verdict: RowVerdict | None) -> list[str]:
+def _declared(facts: Mapping[str, Any]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(**{**one, "shape": [size or "any" for size in one["shape"]]}) for one in facts["inputs"]]
+
+
+def _why_not_joined(model: ortmulti.Model, facts: Mapping[str, Any]) -> str:
+    """Return why no two requests can be joined; empty: some may be, or the model cannot be opened."""
+    from ortmulti.pool.configuration import batching_argument
+
+    batching = ortmulti.Batching(8)
+    try:
+        check_inputs(_core.Pool(None, batching_argument(batching)), batching, model, _declared(facts))
+    except Error as error:
+        return str(error.public)
+    return ""
+
+
+def _advice(facts: Mapping[str, Any], verdict: RowVerdict | None, refused: str) -> list[str]:
     """Say how requests can run together, with what is known of the outputs' rows, and what they may look like."""
     if not facts["inputs"] or verdict is None:
         return []
-    from ortmulti.pool.configuration import batching_argument
     from ortmulti.pool.padding import paddable
 
-    batching = ortmulti.Batching(8)
-    declared = [
-        SimpleNamespace(**{**one, "shape": [size or "any" for size in one["shape"]]}) for one in facts["inputs"]
-    ]
     advice = []
-    try:
-        check_inputs(_core.Pool(None, batching_argument(batching)), batching, model, declared)
-    except Error as error:
-        advice.append(f"Requests cannot be joined: {error.public}.")
+    if refused:
+        if "batching" not in facts:  # which says so
+            advice.append(f"Requests cannot be joined: {refused}.")
     else:
         alone, unknown = verdict.reasons(), verdict.reasons("unknown")
-        if len(alone) + len(unknown) < len(verdict.outputs):
+        joined = [f"'{name}'" for name in verdict.outputs if name not in {*alone, *unknown}]
+        if joined:
+            which = f" for {', '.join(joined)} and no other output" if alone or unknown else ""
             advice.append(
-                "Requests can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8))."
+                f"Requests{which} can be joined along dimension 0: ortmulti.load(..., batching=ortmulti.Batching(8))."
             )
         advice += [f"Requests for {name!r} run alone: {reason}." for name, reason in alone.items()]
         tries = "load tries it" if "batching" in facts else "--batching tries it, and so does load"
         advice += [f"It is open whether those for {name!r} can: {reason}; {tries}." for name, reason in unknown.items()]
-        for size, names in paddable({one.name: one.shape for one in declared}).items():
+        for size, names in paddable({one.name: one.shape for one in _declared(facts)}).items():
             pad = ", ".join(f'"{name}": 0' for name in names)
             advice.append(
                 f"Requests of different {size} can be joined if the model ignores what is padded, which load tries: "
@@ -215,7 +235,7 @@ def _request(session: ortmulti.InferenceSession, weight_bytes: int) -> str:
     not_run = f", not run here since the weights take {size_text(weight_bytes)}" * (weight_bytes > _MOST_BYTES_RUN)
 
     def run(feed: dict[str, Any]) -> dict[str, Any]:
-        session.run(None, {name: _plain(value) for name, value in feed.items()})
+        session.run(None, {name: _plain(name, value) for name, value in feed.items()})
         return feed
 
     if not not_run:
@@ -223,23 +243,31 @@ def _request(session: ortmulti.InferenceSession, weight_bytes: int) -> str:
             feed = first_fit(growing_inputs(session.get_inputs()), run)
         except Error as error:
             return f"No made-up inputs run: {error.public}."
-    arrays = [
-        f'"{name}": np.full({value.shape}, "text", object)'
-        if value.dtype == object
-        else f'"{name}": np.ones({value.shape}, "{value.dtype}")'
-        for name, value in feed.items()
-    ]
+    arrays = [f'"{name}": {_plain_text(_plain(name, value))}' for name, value in feed.items()]
     return f"A request to try{not_run}: pool.run({{{', '.join(arrays)}}})"
 
 
-def _plain(value: Any) -> Any:
-    return np.full(value.shape, "text", object) if value.dtype == object else np.ones_like(value)
+def _plain(name: str, value: Any) -> Any:
+    """Return an array of one value, which is easily written: 1, but of a scalar whose name says which it is."""
+    if value.dtype == object:
+        return np.full(value.shape, "text", object)
+    return value if value.size == 1 and has_named_integers(name) else np.ones_like(value)
+
+
+def _plain_text(value: Any) -> str:
+    if value.dtype == object:
+        return f'np.full({value.shape}, "text", object)'
+    if (value == 1).all():
+        return f'np.ones({value.shape}, "{value.dtype}")'
+    return f'np.full({value.shape}, {value.flat[0]}, "{value.dtype}")'
 
 
 def _describe_batching(
-    model: ortmulti.Model, verdict: RowVerdict | None, options: ortmulti.SessionOptions
+    model: ortmulti.Model, verdict: RowVerdict | None, refused: str, options: ortmulti.SessionOptions
 ) -> tuple[dict[str, Any], RowVerdict | None]:
-    """Try it. Return the result, and what is known of the outputs' rows then."""
+    """Try it, unless it is refused. Return the result, and what is known of the outputs' rows then."""
+    if refused:
+        return {"independent": None, "text": f"requests cannot be joined: {refused}", "outputs": {}}, verdict
     try:
         found = ortmulti.check_batching(model, ortmulti.Batching(8), options=options)
     except Error as error:

@@ -130,7 +130,9 @@ def _list(cache: Cache, as_json: bool) -> None:
 
 def _facts(entry: Stored) -> dict[str, Any]:
     device = release = None
-    if entry.facts is not None:
+    if entry.facts is not None and "form" in entry.facts:
+        device = f"fused, {entry.facts['form']}"
+    elif entry.facts is not None:
         made_of = entry.facts["made_of"]
         capability = made_of["compute_capability"]
         if "plugin" in made_of:

@@ -20,7 +20,8 @@ from .output import print_times_in_log, say, steps
 
 def _refuse_port(given: str | None) -> None:
     if given is not None:
-        raise InvalidArgument(f"serve has no --port and --host: give --http HOST:PORT, not {given!r} alone")
+        address = f"127.0.0.1:{given}" if given.isdecimal() else f"{given}:8000"
+        raise InvalidArgument(f"serve has no --port and no --host: give both in one, such as --http {address}")
 
 
 def serve_command(

@@ -64,8 +64,9 @@ def sample_inputs(
     batch, or it is the first dimension: `batch`. The name says past: 0 (an empty cache). The name says height or width:
     224. Otherwise: `sequence`.
 
-    Floats are normally distributed. Integers are below `tokens`, except that masks are 1, positions count up, and type
-    and segment ids are 0. uint8 has its whole range (images). Booleans are random, masks true. Strings are words.
+    Floats are normally distributed. Integers are below `tokens`, except that masks are 1, positions count up, type and
+    segment ids are 0, and sampling rates are 16,000. uint8 has its whole range (images). Booleans are random, masks
+    true. Strings are words.
 
     Args:
         declarations: A session's `get_inputs()`.
@@ -107,8 +108,8 @@ def example_feed(model: Any, batch: int = 1, *, dimensions: Mapping[str, int] | 
     """Make random inputs that a model takes, each tried with one run: for a first look, and for tests.
 
     Open dimensions of 16 are tried first, then of 64 and of 512; images are 224 wide and high. Integers are below 100,
-    or below 30, 4 or 2 if the model takes no larger ones. Masks are 1, positions count up, and caches of the past are
-    empty.
+    or below 30, 4 or 2 if the model takes no larger ones. Masks are 1, positions count up, sampling rates are
+    16,000, and caches of the past are empty.
 
     Args:
         model: A `Pool`, a repository's model, or a session, ortmulti's or onnxruntime's.
@@ -256,4 +257,6 @@ def _named_values(name: str, shape: tuple[int, ...]) -> NDArray[Any] | None:
         return np.asarray(np.arange(shape[-1]) + np.zeros(shape, np.int64) if shape else 0)
     if "token_type" in name or "segment" in name:
         return np.zeros(shape, np.int64)
+    if name in ("sr", "sample_rate", "sampling_rate"):
+        return np.full(shape, 16_000)
     return None

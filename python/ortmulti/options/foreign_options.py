@@ -33,7 +33,10 @@ def to_session_options(options: object) -> SessionOptions | None:
         return options
     theirs = _class("SessionOptions")
     if theirs is None or not isinstance(options, theirs):
-        raise InvalidType(f"session options are an ortmulti.SessionOptions, not {type(options).__name__}")
+        raise InvalidType(
+            f"session options are an ortmulti.SessionOptions, not {type(options).__name__}: for example "
+            "options = ortmulti.SessionOptions(); options.intra_op_num_threads = 1"
+        )
     if getattr(options, "has_providers", bool)():
         raise errors.NotImplemented(
             "onnxruntime's SessionOptions have providers of their own (add_provider), which cannot be read: name them "
@@ -60,7 +63,10 @@ def to_run_options(options: object) -> RunOptions | None:
         return options
     theirs = _class("RunOptions")
     if theirs is None or not isinstance(options, theirs):
-        raise InvalidType(f"run_options must be an ortmulti.RunOptions, not {type(options).__name__}")
+        raise InvalidType(
+            f"run_options must be an ortmulti.RunOptions, not {type(options).__name__}: for example "
+            "options = ortmulti.RunOptions(); options.log_severity_level = 3"
+        )
     taken = RunOptions()
     _copy(options, taken)
     for key, value in _entries(options, "get_run_config_entry", config_entries.RUN).items():

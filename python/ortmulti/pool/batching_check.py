@@ -64,7 +64,10 @@ class BatchingCheck:
 
     def __str__(self) -> str:
         if problems := self._problems():
-            return "joined requests get other answers: " + ", ".join(problems.values())
+            known = self.rows.outputs if self.rows else {}
+            differ = any(name not in known or known[name].depends or name in self.outputs for name in problems)
+            found = "joined requests get other answers" if differ else "requests for some outputs run alone"
+            return f"{found}: {', '.join(problems.values())}"
         if self.rows and (unknown := self.rows.reasons("unknown")):
             return "it is not known whether requests can be joined: " + "; ".join(unknown.values())
         if self.rows and self.rows.random:

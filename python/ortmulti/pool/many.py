@@ -481,11 +481,15 @@ class JoinedRows:
     Args:
         count: Rows of all runs.
         names: Returns the outputs' names, for an error.
+        progress: Called with how many rows are there, and with their number.
     """
 
-    def __init__(self, count: int, names: Callable[[], Sequence[str]]) -> None:
+    def __init__(
+        self, count: int, names: Callable[[], Sequence[str]], progress: Callable[[int, int], object] | None = None
+    ) -> None:
         self.outputs: list[Any] = []
         self._count, self._names = count, names
+        self._progress, self._done = progress, 0
 
     def add(self, rows: range, answer: list[Any]) -> None:
         """Write the outputs of a run into the arrays of all rows.
@@ -506,6 +510,9 @@ class JoinedRows:
                 )
             if part is not joined:
                 joined[rows.start : rows.stop] = part
+        self._done += len(rows)
+        if self._progress:
+            self._progress(self._done, self._count)
 
 
 def _enlarged(part: Any, count: int) -> Any:

@@ -339,6 +339,7 @@ class Requests(Readiness, Closing):
         *,
         rows: int | None = None,
         lookahead: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
         **call: Unpack[Call],
     ) -> list[NDArray[Any]]:
         """Run the model on the rows of arrays, some rows at a time on all sessions, and return the outputs of all rows.
@@ -359,6 +360,8 @@ class Requests(Readiness, Closing):
             lookahead: How many runs are submitted before the first one's outputs are taken; default: two for each that
                 can be under way, with batching two batches. On the CPU, runs are one after
                 another in the caller's thread; of rows of different lengths only as long as they take less than 0.2 ms.
+            progress: Called in this thread as ``progress(done, n)`` when the outputs of a run are there: so many rows
+                of n are done. An error of it ends the call.
             **call: Arguments of every request: `Call`.
 
         Returns:
@@ -373,6 +376,8 @@ class Requests(Readiness, Closing):
         """
         if arrays is None:
             output_names, arrays = None, _feed_alone(output_names)
+        if not (progress is None or callable(progress)):
+            raise InvalidType(f"progress is a function of the rows that are done and of all rows, not {progress!r}")
         found = many.Rows(arrays)
         options = self._call(run_options, "numpy", call)
         fixed = self._batch_size if rows is None and self._batch_size > 1 else rows
@@ -401,7 +406,7 @@ class Requests(Readiness, Closing):
             self._submit_many(output_names, left(), some, to)
 
         self._check_rows(names(), run_apart)
-        joined = many.JoinedRows(found.count, names)
+        joined = many.JoinedRows(found.count, names, progress)
         pieces = found.cut(size)
         if lookahead is None and self._takes_turns():
             many.run_rows(run, pieces, size, joined, not found.ragged)  # side by side large runs would take memory

@@ -261,7 +261,6 @@ def check_inputs(
     Raises:
         InvalidArgument: It has such an input.
     """
-    core.check_inputs([(one.name, one.shape) for one in inputs])
     graph: Graph | None = None
     for one in inputs:
         problem = _of_type(one.type)
@@ -274,6 +273,7 @@ def check_inputs(
                 "the model without this input or with rows in it, or load it without batching "
                 "(batching=None, or batching = false in a TOML file)"
             )
+    core.check_inputs([(one.name, one.shape) for one in inputs])
     if initializers:
         core.set_apart_inputs({one.name: f"input '{one.name}' is an initializer, without rows" for one in initializers})
 

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from ortmulti import _core
-from ortmulti.serve.front import ACCESS, Front, check_built
+from ortmulti.serve.front import Front, check_built
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.log import log_access
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Service
 
@@ -22,6 +23,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # Of a request without an answer, as nginx has it in its log.
 _GONE = 499
+_MOST_OF_ID = 100
 
 
 class Application:
@@ -76,10 +78,9 @@ class Application:
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
         if self._access_log:
-            milliseconds = (time.perf_counter() - begin) * 1e3
-            host = client[0] if client else "-"
-            # Nothing in a path ends the log's line.
-            ACCESS.info("%s %s %s %d %d %.1f ms", host, method, ascii(path)[1:-1], status, len(body), milliseconds)
+            host, seconds = client[0] if client else "", time.perf_counter() - begin
+            sent_id = dict(scope["headers"]).get(b"x-request-id", b"")[:_MOST_OF_ID]
+            log_access(host, method, ascii(path)[1:-1], status, len(body), seconds, ascii(sent_id)[2:-1])
 
     def _here(self) -> Front:
         """Return this process's: a fork has none of its parent's threads."""

@@ -26,6 +26,7 @@ from ortmulti.serve.certificate import Certificate
 from ortmulti.serve.compression import COMPRESSED_FROM, compressed, decompressed
 from ortmulti.serve.http import Http
 from ortmulti.serve.limits import Limits
+from ortmulti.serve.log import log_access, shown
 from ortmulti.serve.reply import Reply
 from ortmulti.serve.service import Refused, Service, status_and_text
 from ortmulti.serve.text_routes import LONG_BODIES, ROUTES, failure
@@ -34,10 +35,9 @@ if TYPE_CHECKING:
     from ortmulti.pool.pool import RequestSpan
     from ortmulti.serve.rpc import Rpc
 
-__all__ = ["ACCESS", "Front", "check_built", "in_thread"]
+__all__ = ["Front", "check_built", "in_thread"]
 
 LOGGER = logging.getLogger("ortmulti.serve")
-ACCESS = logging.getLogger("ortmulti.serve.access")
 
 # Seconds between two looks at what health says, and at the access log.
 _LOOK = 0.2
@@ -193,7 +193,7 @@ class Front:
         except Exception as error:
             status, text = status_and_text(error)
             if status == 500:
-                LOGGER.warning("%s: %s", _shown(call.path), error, exc_info=not isinstance(error, Error))
+                LOGGER.warning("%s: %s", shown(call.path), error, exc_info=not isinstance(error, Error))
             reply = Reply(*call.refuse(status, text))
             reply.headers.extend(error.headers if isinstance(error, Refused) else ())
             error.__traceback__ = None  # its frames would keep the body until garbage is collected
@@ -330,10 +330,8 @@ class Front:
     def _log(self) -> None:
         if not self._access_log:
             return
-        for peer, method, path, status, size, seconds in self._core.take_access_log():
-            ACCESS.info(
-                "%s %s %s %d %d %.1f ms", peer.split(" ")[0], _shown(method), _shown(path), status, size, seconds * 1e3
-            )
+        for at, peer, method, path, sent_id, status, size, seconds in self._core.take_access_log():
+            log_access(peer.split(" ")[0], shown(method), shown(path), status, size, seconds, shown(sent_id), at)
 
 
 def _take_calls(core: _core.Front, front: weakref.ref[Front]) -> None:
@@ -383,11 +381,6 @@ async def _compressed(call: _core.FrontCall) -> Reply | None:
 
 def _text(sent: bytes) -> str:
     return sent.decode(errors="replace")
-
-
-def _shown(sent: bytes) -> str:
-    """Return what a client sent, for a line of the log."""
-    return sent.decode("latin-1").encode("unicode_escape").decode("ascii")
 
 
 async def in_thread(call: Callable[[], object]) -> None:

@@ -71,7 +71,7 @@ class Settings:
 # Called with what is served: the addresses of HTTP and of gRPC.
 OnListening = Callable[[str, str], object]
 # Called with how many models are there, of how many, and the name of the next one; "" when all are, and then with
-# what the models of texts are.
+# lines on what the models of texts are, and on those that are not served.
 OnLoaded = Callable[[int, int, str, Sequence[str]], object]
 
 
@@ -174,13 +174,15 @@ class _Server:
                 refused[model.name] = error
                 self._refused(model.name, error)
         if refused and self._settings.exit_on_error:
-            raise _not_loaded(refused) from next(iter(refused.values()))
+            raise _not_loaded(refused, bool(models.keys() - refused.keys())) from next(iter(refused.values()))
         self._wake_what_fits()
         self._service.ready = True
         assert self._front is not None
         self._front.look()
         there = len(models.keys() - refused.keys())
-        self._on_loaded(there, there, "", [described(texts) for texts in self._service.texts.values()])
+        lines = [described(texts) for texts in self._service.texts.values()]
+        lines += [f"not served, see the log: {', '.join(map(repr, refused))}"] * bool(refused)
+        self._on_loaded(there, there, "", lines)
 
     def _refused(self, name: str, error: Error) -> None:
         if not self._settings.exit_on_error:  # or else one error names all of them
@@ -259,13 +261,14 @@ def _try_ways(model: ServedModel, load: Callable[[dict[str, Any]], None]) -> Non
     return load(last)
 
 
-def _not_loaded(refused: Mapping[str, Error]) -> Error:
-    texts = [f"the model {name!r} was not loaded: {error}" for name, error in refused.items()]
-    if len(texts) == 1:
-        return Error(texts[0])
-    names = ", ".join(map(repr, refused))
-    lines = [text.partition("\n")[0] for text in texts]
-    return Error("\n".join([f"{len(texts)} models were not loaded, {names}: mend or remove them", *lines]))
+def _not_loaded(refused: Mapping[str, Error], others: bool = False) -> Error:
+    """Return the error that names all of these; ``others``: that there are models beside them."""
+    lines = [f"the model {name!r} was not loaded: {error}" for name, error in refused.items()]
+    if len(lines) > 1:
+        lines = [line.partition("\n")[0] for line in lines]
+        lines.insert(0, f"{len(lines)} models were not loaded, {', '.join(map(repr, refused))}: mend or remove them")
+    lines += ["The others are served with --no-exit-on-error, or exit_on_error = false in a TOML file."] * others
+    return Error("\n".join(lines))
 
 
 # Beside connections: files of models, libraries, threads of a store.

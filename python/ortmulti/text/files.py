@@ -116,7 +116,7 @@ def read(file: Path) -> Fields:
     """
     values = read_value(file, {})
     if not isinstance(values, dict):
-        raise InvalidArgument(f"{file} is a JSON object, not {type(values).__name__}: mend the file")
+        raise InvalidArgument(f"{file} is a JSON object, not {values!r:.50}: mend the file")
     return Fields(file, values)
 
 

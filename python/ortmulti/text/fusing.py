@@ -167,6 +167,7 @@ def fused_settings(
             with kept.locked():
                 kept.remove(made)
             made = kept.kept(place, make)
+        cache.use(made, settings.model)
         if not (refused := made / _REFUSED).exists():
             fused = read_settings(made, task=settings.task)  # its other files are those of the first load
             own = ("model", "inputs", "packed", "output", "quantizes")

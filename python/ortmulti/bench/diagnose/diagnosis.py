@@ -164,7 +164,9 @@ def _measure(bench: Bench, found: Mapping[str, Any], inputs: Mapping[str, int]) 
     with _partial(known):
         around = known["environment"] = look(found["gpus"])
         bench.held_open_helps = any(gpu["persistence_mode"] is False for gpu in around["gpus"])
+        kept = compiled_kernels()
         _warm_up(bench)
+        around["compiled_kernels"] = max(0, compiled_kernels() - kept) if cuda_devices(bench.devices) else 0
         _traces(bench)
         if not any("error" not in run for run in bench.runs):
             raise Error(f"{bench.model} cannot be run here in any way: {bench.runs[0]['error']}")
@@ -217,6 +219,16 @@ def look(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "governor": read(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")),
         "gpus": found,
     }
+
+
+def compiled_kernels() -> int:
+    """Return the bytes of kernels that the driver compiled for this user, since libraries have none for the GPU."""
+    folder = Path(os.environ.get("CUDA_CACHE_PATH") or Path.home() / ".nv/ComputeCache")
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # another process has removed it
+            size += path.stat().st_size if path.is_file() else 0
+    return size
 
 
 def _busy_ticks() -> int:

@@ -429,12 +429,14 @@ def module_loading(measured: Measured) -> Iterator[Finding]:
 
 _BUSY_SHARE = 0.25
 _SLOW_CLOCK = 0.8
+_COMPILED_BYTES = 10**6
 
 
 def machine(measured: Measured) -> Iterator[Finding]:
     """The machine's other work and settings, whose cost cannot be measured."""
     around = measured.document["environment"]
     cores, busy, governor = around.get("cores"), around.get("busy_cores", 0.0), around.get("governor")
+    compiled = around.get("compiled_kernels", 0)
     shared, slow = {}, {}
     for gpu in around.get("gpus", ()):
         limit, highest = gpu["clock_limit"], gpu["clock_max"]
@@ -477,6 +479,16 @@ def machine(measured: Measured) -> Iterator[Finding]:
             [f"{device}: {text}" for device, text in slow.items()],
             "look at the power limit, the cooling and the application clocks",
             "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER",
+        ),
+        (
+            compiled >= _COMPILED_BYTES,
+            "compiled kernels",
+            f"at the first start the driver compiled {compiled / 1e6:.0f} MB of kernels, which the libraries lack for "
+            "this kind of GPU",
+            ["~/.nv/ComputeCache, or CUDA_CACHE_PATH, before and after the first start"],
+            "install a newer onnxruntime-gpu, or keep this folder and let CUDA_CACHE_MAXSIZE be large: a start without "
+            "it takes longer, often minutes",
+            None,
         ),
     )
     for condition, name, title, evidence, change, command in notes:

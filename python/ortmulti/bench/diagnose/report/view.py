@@ -154,8 +154,8 @@ def verified_text(verified: Json | None) -> tuple[bool, str]:
     low, high = verified["interval"]
     before, after = seconds_text(verified["before"]), seconds_text(verified["after"])
     figures = (
-        f"{before} before, {after} after: {verified['speedup']:.3g} times as fast ({low:.3g} to {high:.3g}); "
-        f"{printable(verified['what'])}."
+        f"{before} before, {after} after (medians); in pairs {verified['speedup']:.3g} times as fast ({low:.3g} to "
+        f"{high:.3g}); {printable(verified['what'])}."
     )
     if low <= 1:
         return False, f"Tried, no certain gain: {figures}"
