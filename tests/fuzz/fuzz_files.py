@@ -1,8 +1,8 @@
 """Fuzzes the readers of files from users: `python -m tests.fuzz.fuzz_files [SECONDS [SEED [CASE]]]`.
 
-Inputs (.npz), adapters, tunings, diagnoses (config.pbtxt of servers: fuzz_config.py): each case changes a real file, by its structure or
-its bytes. A reader must return something sound or raise InvalidArgument or NoSuchFile, within bounds of time and
-memory. SEED and CASE repeat one case.
+Inputs (.npz), adapters, tunings, diagnoses (fuzz_config.py: config.pbtxt of servers): each case changes a real file, by
+its structure or its bytes. A reader must return something sound or raise InvalidArgument or NoSuchFile, within bounds
+of time and memory. SEED and CASE repeat one case.
 """
 
 from __future__ import annotations
