@@ -1,6 +1,7 @@
-// Any bytes, with any number of descriptors, as the answer of a process that offers shared weights: nothing is taken but
-// one message with one descriptor and the key that was asked for, its texts end within their fields, and no descriptor
-// stays open. Bits of the first byte: 0 and 1 the number of descriptors, 2 a key is asked for, 3 two messages in turn.
+// Any bytes, with any number of descriptors, as the answer of a process that offers shared weights: nothing is taken
+// but one message with one descriptor and the key that was asked for, its texts end within their fields, and no
+// descriptor stays open. Bits of the first byte: 0 and 1 the number of descriptors, 2 a key is asked for, 3 two
+// messages in turn.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
