@@ -1,8 +1,8 @@
-"""Compare a tag with the version in CMakeLists.txt, which the package and its wheels have too.
+"""Compare a tag with the version in CMakeLists.txt, which the package and its wheels have too; print its notes.
 
-python3 tools/check_version.py v0.1.0
+python3 tools/check_version.py v0.1.0 >notes.md
 
-Exit status 1 where they differ, or where CHANGELOG.md does not begin with that version and a date.
+Exit status 1 where they differ, where CHANGELOG.md does not begin with that version and a date, or has nothing below.
 """
 
 from __future__ import annotations
@@ -27,10 +27,14 @@ def main(tag: str, root: Path = ROOT) -> int:
     if tag != f"v{expected}":
         print(f"the tag is {tag}, and CMakeLists.txt says {expected}", file=sys.stderr)
         return 1
-    newest = re.search(r"(?m)^## (.+)$", (root / "CHANGELOG.md").read_text("utf-8"))
-    if newest is None or not re.fullmatch(rf"{re.escape(expected)} \(\d{{4}}-\d\d-\d\d\)", newest[1]):
-        print(f"CHANGELOG.md begins with {newest and newest[1]!r}, not with '{expected} (DATE)'", file=sys.stderr)
+    _, heading, notes = [*re.split(r"(?m)^## (.+)$", (root / "CHANGELOG.md").read_text("utf-8")), "", ""][:3]
+    if not re.fullmatch(rf"{re.escape(expected)} \(\d{{4}}-\d\d-\d\d\)", heading):
+        print(f"CHANGELOG.md begins with {heading!r}, not with '{expected} (DATE)'", file=sys.stderr)
         return 1
+    if not notes.strip():
+        print(f"CHANGELOG.md says nothing of {heading}", file=sys.stderr)
+        return 1
+    print(notes.strip())
     return 0
 
 

@@ -2,13 +2,15 @@
 
 python3 tools/check_wheel.py [--with-nghttp2] dist/*.whl dist/*.tar.gz
 
-With --with-nghttp2, as for a release, a wheel must bring nghttp2 along.
+With --with-nghttp2, as for a release, a wheel must bring nghttp2 along. A wheel's bill of materials must name what it
+has of others.
 
 Prints a line for each; exit status 1 and a line for each finding where something is wrong.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tarfile
@@ -30,6 +32,9 @@ LICENSES = ("LICENSE", "LICENSES/nghttp2.txt", "LICENSES/nlohmann-json.txt")
 BUNDLED = "ortmulti/libortmulti_nghttp2.so"
 """The one library that a wheel may bring along: cmake's ORTMULTI_BUNDLE_NGHTTP2."""
 
+PARTS = {"onnxruntime-headers", "pybind11"}
+"""What every extension is compiled with. One with a server has nlohmann-json too."""
+
 TYPES = ("ortmulti/py.typed", "ortmulti/_core.pyi", "ortmulti/__init__.pyi", "ortmulti/pool/__init__.pyi")
 
 WHEEL = re.compile(
@@ -44,6 +49,7 @@ NEEDED_IN_SDIST = (
     "README.md",
     "benchmarks/run_overhead.py",
     "cmake/FindONNXRuntimeHeaders.cmake",
+    "cmake/ortmulti.cdx.json.in",
     "cpp/bindings/module.cpp",
     "cpp/core/CMakeLists.txt",
     "docs/inside/architecture.md",
@@ -69,6 +75,8 @@ def main(arguments: Iterable[str]) -> int:
     for path in (Path(each) for each in paths if each != "--with-nghttp2"):
         files = dict(read_wheel(path) if path.suffix == ".whl" else read_sdist(path))
         found = [*(check_wheel if path.suffix == ".whl" else check_sdist)(set(files)), *traces(files)]
+        if path.suffix == ".whl":
+            found += check_bill(files)
         if bundled and path.suffix == ".whl" and BUNDLED not in files:
             found.append(f"is missing: {BUNDLED}")
         if path.stat().st_size > LIMIT:
@@ -107,6 +115,22 @@ def check_wheel(names: set[str]) -> Iterator[str]:
     for license in LICENSES:
         if not any(name.endswith(f".dist-info/licenses/{license}") for name in names):
             yield f"the license is missing: {license}"
+
+
+def check_bill(files: dict[str, bytes]) -> Iterator[str]:
+    """The bill of materials, in CycloneDX's form: PEP 770 says where."""
+    bills = [name for name in files if name.endswith(".dist-info/sboms/ortmulti.cdx.json")]
+    if len(bills) != 1:
+        yield "the bill of materials is missing: sboms/ortmulti.cdx.json"
+        return
+    parts = {part["name"]: part["version"] for part in json.loads(files[bills[0]])["components"]}
+    needed = PARTS | ({"nlohmann-json", "nghttp2"} if BUNDLED in files else set())
+    yield from (f"the bill of materials lacks {name}" for name in sorted(needed - parts.keys()))
+    yield from (
+        f"the bill of materials has no version of {name}" for name in parts if not re.match(r"\d+\.\d", parts[name])
+    )
+    if "nghttp2" in parts and BUNDLED not in files:
+        yield "the bill of materials names nghttp2, which is not there"
 
 
 def check_sdist(names: set[str]) -> Iterator[str]:

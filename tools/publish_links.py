@@ -1,8 +1,8 @@
-"""Add the repository's address to README.md and pyproject.toml, for the page of the package registry.
+"""Add the repository's address to README.md, CHANGELOG.md and pyproject.toml, for the pages of a release.
 
 python tools/publish_links.py OWNER/NAME v0.1.0
 
-Relative links of the README become absolute ones to this tag, and `[project.urls]` is added. Run it in a checkout that
+Relative links become absolute ones to this tag, and `[project.urls]` is added. Run it in a checkout that
 is only built from: the workflow of a release does.
 """
 
@@ -16,13 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(repository: str, tag: str, root: Path = ROOT) -> None:
-    """Rewrite both files."""
+    """Rewrite the files."""
     home = f"https://github.com/{repository}"
-    readme = root / "README.md"
-    text = re.sub(r"\]\((?!https?:|#)([^)]+)\)", rf"]({home}/blob/{tag}/\1)", readme.read_text("utf-8"))
     raw = f"https://raw.githubusercontent.com/{repository}/{tag}"
-    text = re.sub(r'(src|srcset)="(?!https?:)([^"]+)"', rf'\1="{raw}/\2"', text)
-    readme.write_text(text, "utf-8")
+    for page in (root / "README.md", root / "CHANGELOG.md"):
+        text = re.sub(r"\]\((?!https?:|#)([^)]+)\)", rf"]({home}/blob/{tag}/\1)", page.read_text("utf-8"))
+        page.write_text(re.sub(r'(src|srcset)="(?!https?:)([^"]+)"', rf'\1="{raw}/\2"', text), "utf-8")
     project = root / "pyproject.toml"
     urls = {
         "Homepage": home,

@@ -4,19 +4,24 @@
 
 Runs a small model, given as bytes and as a file, and compares with onnxruntime. Then every module and every shared
 library of the process must belong to this environment, to Python or to the system. -I keeps the caller's folder,
-PYTHONPATH and user packages out. With --server the package must be able to serve HTTP and gRPC, too.
+PYTHONPATH and user packages out. With --server the package must be able to serve HTTP and gRPC, too, and answers a
+request. Free-threaded Python must have the GIL off at the end.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
+import json
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 MODEL = base64.b64decode(
     "CAgSADpxChEKAXgKAXcSAWgiBk1hdE11bAoMCgFoEgF5IgRSZWx1EgVzbW9rZSobCAIIAhABIhAAAIA/AACAvwAAAD8AAABAQgF3WhQKAXgSDwoNCAESCQoD"
@@ -42,15 +47,18 @@ def main() -> None:
 
     if "onnxruntime" in sys.modules:
         raise AssertionError("import ortmulti imports onnxruntime")
-    if sysconfig.get_config_var("Py_GIL_DISABLED") and getattr(sys, "_is_gil_enabled", bool)():
-        raise AssertionError("import ortmulti turned the GIL on")
     version = metadata.version("ortmulti")
     if ortmulti.__version__ != version:
         raise AssertionError(f"ortmulti is {ortmulti.__version__}, its distribution says {version}")
     compare()
-    if arguments.server and (why_not := why_no_server()):
-        raise AssertionError(why_not)
+    if arguments.server:
+        if why_not := why_no_server():
+            raise AssertionError(why_not)
+        asyncio.run(serve())
     import onnxruntime
+
+    if sysconfig.get_config_var("Py_GIL_DISABLED") and getattr(sys, "_is_gil_enabled", bool)():
+        raise AssertionError("the GIL is on: an import turned it on")
 
     if folder is not None and folder.resolve() not in Path(onnxruntime.__file__).resolve().parents:
         raise AssertionError(f"onnxruntime is {onnxruntime.__file__}, not of {folder}")
@@ -75,8 +83,11 @@ def compare() -> None:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "model.onnx"
         path.write_bytes(MODEL)
-        with ortmulti.load(path, devices="cpu") as pool:
+        with ortmulti.load(path, devices="cpu") as pool, ThreadPoolExecutor(4) as threads:
             [results["from a file"]] = pool.sessions[0].run(None, {"x": x})
+            for [result] in threads.map(lambda _: pool.run(None, {"x": x}), range(1000)):
+                if not np.array_equal(result, results["from a file"]):
+                    raise AssertionError(f"a result of a thread is {result!r}")
 
     # ortmulti had to work without it.
     import onnxruntime
@@ -94,6 +105,28 @@ def why_no_server() -> str:
     from ortmulti import _core
 
     return _core.why_no_http2() if hasattr(_core, "Front") else "it was built without the server's headers"
+
+
+async def serve() -> None:
+    """One request to the server's application, which needs no other package."""
+    import ortmulti
+
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": json.dumps({"inputs": [tensor]}).encode(), "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    with ortmulti.ModelRepository("cpu") as models:
+        models.add("m", MODEL)
+        scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": []}
+        await ortmulti.serve.app(models)(scope, receive, send)
+    body = b"".join(message.get("body", b"") for message in sent)
+    if sent[0]["status"] != 200 or json.loads(body)["outputs"][0]["data"] != [2.0, 3.0]:
+        raise AssertionError(f"the server answers {sent[0]['status']} {body!r}")
 
 
 def modules() -> Iterator[Path]:

@@ -5,7 +5,8 @@
 #
 #   tools/smoke_wheel.sh WHEEL [newest | VERSION]...
 #
-# Default: newest 1.21.1 1.23.2. PY is the interpreter that the environment is made of; it must be the wheel's.
+# Default: newest 1.21.1 1.23.2. PY is the interpreter that the environment is made of; it must be the wheel's. SERVER=1:
+# the wheel must have a server.
 set -euo pipefail
 wheel=$(realpath "$1")
 shift
@@ -23,7 +24,7 @@ pip=("$work/env/bin/python" -m pip --disable-pip-version-check -q)
 "${pip[@]}" check
 
 run() {
-  HOME=$work/home XDG_CACHE_HOME=$work/home/cache ORTMULTI_CACHE=$work/cache "$work/env/bin/python" -I "$smoke" "$@"
+  HOME=$work/home XDG_CACHE_HOME=$work/home/cache ORTMULTI_CACHE=$work/cache "$work/env/bin/python" -I "$smoke" ${SERVER:+--server} "$@"
 }
 mkdir -p "$work/home"
 for release in "$@"; do

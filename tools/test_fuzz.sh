@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Fuzzes under AddressSanitizer and UndefinedBehaviorSanitizer the reader and the rewriter of ONNX models, from the
-# tests' models on, and what the server reads of its clients, from tests/fuzz/write_seeds.py on: with libFuzzer where
-# there is a Clang that has it (Debian: clang and libclang-rt-dev), else with our own driver and the compiler that there
-# is. Then runs the fuzz targets in Python, tests/fuzz/fuzz_*.py; PY is a Python that has ortmulti.
+# Fuzzes what reads bytes of others, under AddressSanitizer and UndefinedBehaviorSanitizer where it is C++: with libFuzzer
+# where there is a Clang that has it (Debian: clang and libclang-rt-dev), else with our own driver and the compiler that
+# there is. The targets are those of tests/fuzz/targets; the ones in Python need PY, a Python that has ortmulti.
 #
-#   tools/test_fuzz.sh [SECONDS]
+#   tools/test_fuzz.sh [SECONDS [TARGET...]]
 #
-# The targets in C++ share SECONDS (60) evenly, and each one in Python has as many. Without the server's headers only
-# the target `onnx` is built. CXX names the compiler. The corpus of a target stays in build/fuzz/corpus/TARGET and grows;
-# an input that fails is kept in build/fuzz/.
+# Each target has SECONDS (60). Without names all run; without the server's headers only those that need none. CXX names
+# the compiler. Corpora begin with the tests' models and tests/fuzz/write_seeds.py, and stay in build/fuzz/corpus/TARGET:
+# libFuzzer's are kept as small as they can be. An input that fails is kept in build/fuzz/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-60}
+shift || true
+chosen=${*:-$(cut -d ' ' -f 1 tests/fuzz/targets)}
 
 has_libfuzzer() {
   local program
@@ -46,19 +47,29 @@ build=build/fuzz/$name
 cmake -S . -B "$build" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=RelWithDebInfo \
   -DORTMULTI_BUILD_FUZZERS=ON -DPython_EXECUTABLE="$("${PY:-python3}" -c 'import sys; print(sys.executable)')" \
   >"$build.log"
-targets=$(cmake --build "$build" --target help | grep -oE 'ortmulti_fuzz_[a-z0-9_]+' | sort -u)
-count=$(wc -w <<<"$targets")
-# shellcheck disable=SC2086 # several targets
-cmake --build "$build" --target $targets
+can_be_built=$(cmake --build "$build" --target help | grep -oE 'ortmulti_fuzz_[a-z0-9_]+' | sort -u)
 # Less is kept of each allocation, which takes most of the time: a kept input can be run again without these options.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-quarantine_size_mb=4:malloc_context_size=2:max_malloc_fill_size=64}
-for target in $targets; do
-  kind=${target#ortmulti_fuzz_}
+for target in $chosen; do
+  if [[ -f tests/fuzz/fuzz_$target.py ]]; then
+    "${PY:-python3}" -m "tests.fuzz.fuzz_$target" "$seconds"
+    continue
+  fi
+  if ! grep -qx "ortmulti_fuzz_$target" <<<"$can_be_built"; then
+    [[ $# -eq 0 ]] && continue
+    echo "no fuzz target $target can be built: the server's headers may be missing, see $build.log" >&2
+    exit 1
+  fi
+  cmake --build "$build" --target "ortmulti_fuzz_$target"
   length=65536
-  [[ $kind == http* ]] && length=400 # a byte stands for a line, or a frame
-  "$build/tests/fuzz/$target" -max_total_time=$(((seconds + count - 1) / count)) -max_len=$length -timeout=10 \
-    -print_final_stats=1 -artifact_prefix="build/fuzz/$kind-" "$corpus/$kind"
-done
-for target in tests/fuzz/fuzz_*.py; do
-  "${PY:-python3}" -m "tests.fuzz.$(basename "$target" .py)" "$seconds"
+  [[ $target == http* ]] && length=400 # a byte stands for a line, or a frame
+  run=("$build/tests/fuzz/ortmulti_fuzz_$target" -max_len=$length -timeout=10 "-artifact_prefix=build/fuzz/$target-")
+  mkdir -p "$corpus/$target"
+  "${run[@]}" -max_total_time="$seconds" -print_final_stats=1 "$corpus/$target"
+  if has_libfuzzer "$compiler"; then
+    rm -rf "$corpus/merged" && mkdir "$corpus/merged"
+    "${run[@]}" -merge=1 "$corpus/merged" "$corpus/$target" >"$build.log" 2>&1
+    rm -rf "${corpus:?}/$target" && mv "$corpus/merged" "$corpus/$target"
+    du -sh "$corpus/$target"
+  fi
 done

@@ -285,8 +285,9 @@ class Slow(logging.Handler):
         self.entered, self.flushed = threading.Event(), threading.Event()
         self.early: bool | None = None
 
-    def createLock(self) -> None:  # noqa: N802  (of logging)
-        self.lock = None  # which would have others wait for this one
+    def handle(self, record: logging.LogRecord) -> bool:
+        self.emit(record)  # without the lock, which would have others wait for this one
+        return True
 
     def emit(self, _: logging.LogRecord) -> None:
         if self.early is None and threading.current_thread().name == "ortmulti-log":

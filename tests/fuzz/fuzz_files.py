@@ -1,8 +1,8 @@
 """Fuzzes the readers of files from users: `python -m tests.fuzz.fuzz_files [SECONDS [SEED [CASE]]]`.
 
-Inputs (.npz), adapters, tunings, diagnoses, config.pbtxt of servers: each case changes a real file, by its structure or
-its bytes. A reader must return something sound or raise InvalidArgument or NoSuchFile, within bounds of time and
-memory. SEED and CASE repeat one case.
+Inputs (.npz), adapters, tunings, diagnoses (fuzz_config.py: config.pbtxt of servers): each case changes a real file, by
+its structure or its bytes. A reader must return something sound or raise InvalidArgument or NoSuchFile, within bounds
+of time and memory. SEED and CASE repeat one case.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import struct
 import tempfile
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -212,9 +212,9 @@ def write_seeds(folder: Path) -> dict[str, list[bytes]]:
     return {kind: [path.read_bytes() for path in sorted(folder.glob(f"*.{end}"))] for kind, end in endings.items()}
 
 
-def run(seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
-    """Make and read one changed file; what became of it."""
-    kind = random.choice(("inputs", "inputs", *TARGETS))
+def run(kinds: Sequence[str], seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
+    """Make and read one changed file of these kinds; what became of it."""
+    kind = random.choice(kinds)
     read, change = TARGETS[kind]
     content = random.choice(seeds[kind])
     if random.random() < 0.7:
@@ -229,16 +229,16 @@ def run(seeds: dict[str, list[bytes]], path: Path, random: Random) -> str:
     return f"{kind}: read"
 
 
-def main() -> None:
+def main(target: str, *kinds: str) -> None:
     warnings.simplefilter("ignore")  # of NumPy and zipfile about odd headers
     ortmulti.get_available_providers()
     with tempfile.TemporaryDirectory(prefix="fuzz-") as name:
         seeds = write_seeds(Path(name))
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
-        cases.run("files", lambda random: run(seeds, Path(name) / "changed", random))
+        cases.run(target, lambda random: run(kinds, seeds, Path(name) / "changed", random))
     print(f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MB")
 
 
 if __name__ == "__main__":
-    main()
+    main("files", "inputs", "inputs", "adapter", "tuning", "diagnosis")

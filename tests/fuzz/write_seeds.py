@@ -6,6 +6,7 @@ What bytes from 128 on stand for in those of HTTP is said in fuzz_http1.cpp and 
 from __future__ import annotations
 
 import json
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,8 +98,15 @@ def infer_protobuf() -> Iterator[bytes]:
         yield typed.SerializeToString()
 
 
+def offers() -> Iterator[bytes]:
+    message = struct.pack("24s40s64s512sQq", b"ortmulti weights 1", b"key", b"GPU-0", b"m.onnx", 4096, 1)
+    for how in (0, 1, 2, 3, 5, 9):  # fuzz_offers.cpp says what it stands for
+        yield bytes([how]) + message
+    yield bytes([1]) + message[:-1]
+
+
 def main(folder: Path) -> None:
-    for target in (http1, http2, infer_json, infer_protobuf):
+    for target in (http1, http2, infer_json, infer_protobuf, offers):
         place = folder / target.__name__
         place.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(target()):

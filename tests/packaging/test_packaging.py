@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -89,6 +90,9 @@ def test_workflows_use_what_is_there() -> None:
         for script in re.findall(r"(?:run: |\s)((?:tools|\.ci)/[\w./]+)", text):
             assert (ROOT / script).is_file(), f"{path.name} runs {script}"
         assert set(re.findall(r"python: \"([\d.]+)\"", text)) <= set(supported())
+        for action, commit in re.findall(r"uses: (\S+)@(.+)", text):
+            # Its branch moves with its releases; by a hash as soon as Dependabot or somebody names one.
+            assert re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", commit) or action == "pypa/gh-action-pypi-publish"
     wheels = (WORKFLOWS / "wheels.yml").read_text("utf-8")
     assert re.search(r"runner: \[ubuntu-24\.04, ubuntu-24\.04-arm\]", wheels)
     linux = PYPROJECT["tool"]["cibuildwheel"]["linux"]
@@ -99,6 +103,26 @@ def test_workflows_use_what_is_there() -> None:
         assert any(value.startswith(dest) for value in linux["environment"].values())
     assert Path(linux["environment"]["ORTMULTI_BUNDLE_NGHTTP2"]).name == Path(check_wheel.BUNDLED).name
     assert all(f"{name}: ${{{{ vars.{name} }}}}" in wheels for name in linux["environment-pass"])
+
+
+@HAS_SOURCES
+def test_every_fuzz_target_has_its_parsers_sources() -> None:
+    lines = [line.split(" ", 1) for line in (ROOT / "tests/fuzz/targets").read_text("utf-8").splitlines()]
+    targets = [path.stem.removeprefix("fuzz_") for path in (ROOT / "tests/fuzz").glob("fuzz_*")]
+    assert sorted(name for name, _ in lines) == sorted(targets)
+    files = [str(path.relative_to(ROOT)) for top in ("cpp", "python") for path in (ROOT / top).rglob("*.?[yp]*")]
+
+    def asked_for(*changed: str) -> list[str]:
+        tool = [str(ROOT / "tools/fuzz_targets.sh")]
+        return subprocess.run(tool, input="\n".join(changed), capture_output=True, text=True, check=True).stdout.split()
+
+    for name, pattern in lines:
+        sources = [file for file in files if re.match(pattern, file)]
+        assert sources, name
+        assert name in asked_for(sources[0])
+    assert asked_for("README.md", "cpp/core/onnx/wire.cpp", "tests/fuzz/fuzz_config.py") == ["onnx", "config"]
+    assert asked_for("tests/fuzz/driver.cpp") == [name for name, _ in lines]
+    assert asked_for("README.md", "docs/a.md") == []
 
 
 def test_requirements_of_the_group_that_builds_wheels(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,6 +141,7 @@ def test_requirements_of_the_group_that_builds_wheels(capsys: pytest.CaptureFixt
         ("1.2.3", "1.2.3 (2026-11-21)", "the tag is 1.2.3"),
         ("v1.2.3", "1.2.3 (unreleased)", "begins with '1.2.3 (unreleased)'"),
         ("v1.2.3", "1.2.2 (2026-11-21)", "begins with '1.2.2 (2026-11-21)'"),
+        ("v1.2.3", "1.2.3 (2026-11-21)\n\n## 1.2.2 (2026-11-20)", "says nothing of 1.2.3 (2026-11-21)"),
     ],
 )
 def test_a_tag_is_the_version_and_a_date_is_in_the_changelog(
@@ -125,17 +150,21 @@ def test_a_tag_is_the_version_and_a_date_is_in_the_changelog(
     (tmp_path / "CMakeLists.txt").write_text("project(ortmulti VERSION 1.2.3 LANGUAGES CXX)\n")
     (tmp_path / "CHANGELOG.md").write_text(f"# Changelog\n\n## {heading}\n\n- Something\n\n## 1.2.3 (2026-11-21)\n")
     assert check_version.main(tag, tmp_path) == bool(message)
-    assert message in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.out == ("" if message else "- Something\n")
 
 
 def test_the_registry_gets_absolute_links(tmp_path: Path) -> None:
-    for name in ("README.md", "pyproject.toml"):
+    for name in ("README.md", "CHANGELOG.md", "pyproject.toml"):
         (tmp_path / name).write_bytes((ROOT / name).read_bytes())
     publish_links.main("someone/ortmulti", "v1.2.3", tmp_path)
     readme = (tmp_path / "README.md").read_text("utf-8")
     assert "](https://github.com/someone/ortmulti/blob/v1.2.3/docs/tutorial.md#install)" in readme
     assert 'src="https://raw.githubusercontent.com/someone/ortmulti/v1.2.3/docs/images/start-light.svg"' in readme
     assert not re.search(r"\]\((?!https:)|src(set)?=\"(?!https:)", readme)
+    notes = (tmp_path / "CHANGELOG.md").read_text("utf-8")
+    assert "](https://github.com/someone/ortmulti/blob/v1.2.3/docs/stability.md)" in notes
     project = tomllib.loads((tmp_path / "pyproject.toml").read_text("utf-8"))["project"]
     assert project["urls"]["Issues"] == "https://github.com/someone/ortmulti/issues"
     assert project["scripts"] == PYPROJECT["project"]["scripts"]
@@ -152,6 +181,17 @@ WHEEL = {
     "ortmulti-1.2.3.dist-info/METADATA": b"Name: ortmulti\n",
     **{f"ortmulti-1.2.3.dist-info/licenses/{name}": b"" for name in check_wheel.LICENSES},
 }
+BILL = "ortmulti-1.2.3.dist-info/sboms/ortmulti.cdx.json"
+
+
+def bill(**versions: str) -> bytes:
+    """A bill of materials with what every wheel has, and these parts."""
+    parts = {**dict.fromkeys(check_wheel.PARTS, "1.21"), **versions}
+    return json.dumps({"components": [{"name": name, "version": parts[name]} for name in parts]}).encode()
+
+
+WHEEL[BILL] = bill()
+OF_RELEASE = {check_wheel.BUNDLED: b"\x7fELF", BILL: bill(**{"nlohmann-json": "3.11.3", "nghttp2": "1.70.0"})}
 SDIST = dict.fromkeys(check_wheel.NEEDED_IN_SDIST, b"")
 
 
@@ -188,7 +228,11 @@ def write_archive(path: Path, files: Mapping[str, bytes]) -> Path:
             {"ortmulti-1.2.3.dist-info/licenses/LICENSES/nghttp2.txt": None},
             "the license is missing: LICENSES/nghttp2.txt",
         ),
-        ({check_wheel.BUNDLED: b"\x7fELF"}, ""),
+        (OF_RELEASE, ""),
+        ({check_wheel.BUNDLED: b"\x7fELF"}, "the bill of materials lacks nghttp2"),
+        ({BILL: OF_RELEASE[BILL]}, "names nghttp2, which is not there"),
+        ({BILL: bill(pybind11="")}, "has no version of pybind11"),
+        ({BILL: None}, "the bill of materials is missing"),
         ({"ortmulti/a.py": f"'{ROOT}/cpp'".encode()}, f"ortmulti/a.py names {ROOT}"),
         ({"ortmulti/a.py": os.urandom(check_wheel.LIMIT)}, "more than 5000000"),
     ],
@@ -203,7 +247,7 @@ def test_what_is_wrong_with_a_wheel_is_named(
 
 @pytest.mark.parametrize("bundled", [False, True])
 def test_a_wheel_of_a_release_brings_nghttp2(bundled: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wheel = write_wheel(tmp_path, {**WHEEL, **({check_wheel.BUNDLED: b"\x7fELF"} if bundled else {})})
+    wheel = write_wheel(tmp_path, {**WHEEL, **(OF_RELEASE if bundled else {})})
     assert check_wheel.main(["--with-nghttp2", str(wheel)]) == (not bundled)
     assert ("is missing: ortmulti/libortmulti_nghttp2.so" in capsys.readouterr().err) == (not bundled)
 

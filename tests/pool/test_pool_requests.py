@@ -104,7 +104,7 @@ def test_every_call_has_the_same_arguments() -> None:
             *Call.__annotations__,
         ]
         for argument in Call.__annotations__:
-            assert f"            {argument}: " in getattr(ortmulti.Pool, name).__doc__
+            assert f"\n    {argument}: " in (inspect.getdoc(getattr(ortmulti.Pool, name)) or "")
 
 
 def test_several_runs_take_a_device_and_deadlines() -> None:
