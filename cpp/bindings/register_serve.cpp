@@ -138,32 +138,32 @@ class PythonFront : NonCopyable {
               std::vector<std::string> allowed_hosts, std::string certificate, std::string key,
               std::size_t compressed_from, std::vector<std::string> long_bodies, std::size_t loops, bool access_log,
               bool traces) {
-    Front::Options options{
-        .limits = limits,
-        .token = std::move(token),
-        .allowed_hosts = std::move(allowed_hosts),
-        .certificate = std::move(certificate),
-        .key = std::move(key),
-        .compressed_from = compressed_from,
-        .long_bodies = std::move(long_bodies),
-        .loops = loops,
-        .access_log = access_log,
-        .traces = traces,
-        .other =
-            [calls = calls_, vectors = vectors_](std::shared_ptr<serve::Call> call) {
-              if (call->asked || !vectors->add(call)) {
-                calls->put({.call = std::move(call)});
-              }
-            },
-        .gone =
-            [calls = calls_, vectors = vectors_](const std::shared_ptr<serve::Call>& call) {
-              if (!vectors->gone(*call)) {
-                calls->put({.call = call, .gone = true});
-              }
-            },
-        .answered = [calls = calls_](
-                        std::shared_ptr<serve::Call> call,
-                        Reply reply) { calls->put({.call = std::move(call), .reply = std::move(reply)}); }};
+    Front::Options options{.limits = limits,
+                           .token = std::move(token),
+                           .allowed_hosts = std::move(allowed_hosts),
+                           .certificate = std::move(certificate),
+                           .key = std::move(key),
+                           .compressed_from = compressed_from,
+                           .long_bodies = std::move(long_bodies),
+                           .loops = loops,
+                           .access_log = access_log,
+                           .traces = traces,
+                           .other =
+                               [calls = calls_, vectors = vectors_](std::shared_ptr<serve::Call> call) {
+                                 if (call->asked || !vectors->add(call)) {
+                                   calls->put({.call = std::move(call)});
+                                 }
+                               },
+                           .gone =
+                               [calls = calls_, vectors = vectors_](const std::shared_ptr<serve::Call>& call) {
+                                 if (!vectors->gone(*call)) {
+                                   calls->put({.call = call, .gone = true});
+                                 }
+                               },
+                           .answered =
+                               [calls = calls_](std::shared_ptr<serve::Call> call, Reply reply) {
+                                 calls->put({.call = std::move(call), .reply = std::move(reply)});
+                               }};
     const ReleaseGil nogil;
     front_ = std::make_unique<Front>(std::move(options), http, grpc);
     vectors_->open(*front_);
@@ -180,8 +180,7 @@ class PythonFront : NonCopyable {
   }
 
   // Of each call whether its client has gone, and its answer or error: all that are there. None after the end.
-  using Taken =
-      std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>, std::optional<py::object>>;
+  using Taken = std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>, std::optional<py::object>>;
   std::vector<Taken> take() {
     auto events = without_gil([this] { return calls_->take(); });
     std::vector<Taken> taken;
@@ -231,9 +230,10 @@ class PythonFront : NonCopyable {
     front_->reply(call, std::move(reply));
   }
 
-  // Requests of vectors; null after the end.
-  std::shared_ptr<serve::VectorGroup> take_vectors(std::size_t most) {
-    return freed_without_gil(without_gil([&] { return vectors_->take(most); }));
+  // Requests of vectors; none after the end.
+  std::optional<std::shared_ptr<serve::VectorGroup>> take_vectors(std::size_t most) {
+    auto group = without_gil([&] { return vectors_->take(most); });
+    return group == nullptr ? std::nullopt : std::optional(freed_without_gil(std::move(group)));
   }
   // By model: the texts that were answered in groups, and their tokens.
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> counts_of_texts() const {
@@ -297,13 +297,11 @@ class PythonFront : NonCopyable {
 
  private:
   const std::shared_ptr<Calls> calls_ = std::make_shared<Calls>();
-  const std::shared_ptr<serve::VectorCalls> vectors_ =
-      std::make_shared<serve::VectorCalls>(serve::VectorCalls::Python{
-          .ask = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
-          .fail =
-              [calls = calls_](std::shared_ptr<serve::Call> call, std::exception_ptr error) {
-                calls->put({.call = std::move(call), .error = std::move(error)});
-              }});
+  const std::shared_ptr<serve::VectorCalls> vectors_ = std::make_shared<serve::VectorCalls>(serve::VectorCalls::Python{
+      .ask = [calls = calls_](std::shared_ptr<serve::Call> call) { calls->put({.call = std::move(call)}); },
+      .fail = [calls = calls_](
+                  std::shared_ptr<serve::Call> call,
+                  std::exception_ptr error) { calls->put({.call = std::move(call), .error = std::move(error)}); }});
   std::unique_ptr<Front> front_;
   const pid_t process_ = getpid();
 };
@@ -319,6 +317,7 @@ Limits make_limits(std::size_t memory, std::size_t body, std::size_t json, std::
 }  // namespace
 
 void register_serve(py::module_& module) {
+  register_vectors(module);
   py::class_<serve::Call, std::shared_ptr<serve::Call>>(module, "FrontCall", py::buffer_protocol())
       .def_buffer([](const serve::Call& call) {
         const std::string_view body = call.body.text();
@@ -370,7 +369,6 @@ void register_serve(py::module_& module) {
       .def("end", &PythonFront::end, Nogil())
       .def("answers", &PythonFront::answers)
       .def("take_access_log", &PythonFront::take_access_log);
-  register_vectors(module);
   module.def("json_rows", &json_rows, "rows"_a, "head"_a, "tail"_a, "around"_a = Around(), "base64"_a = false);
   module.def("why_no_http2", &serve::why_no_http2);
   module.def("to_grpc", [](int status) { return static_cast<int>(serve::to_grpc(status)); }, "status"_a);

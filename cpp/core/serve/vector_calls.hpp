@@ -26,11 +26,11 @@ class VectorCalls;
 
 /// What is made of rows, and written around them.
 struct VectorForm {
-  std::string name;       ///< The model's.
-  bool normalize = true;  ///< Vectors get the length 1.
+  std::string name;            ///< The model's.
+  bool normalize = true;       ///< Vectors get the length 1.
   std::size_t dimensions = 0;  ///< So many first elements of each; 0: all.
   Headers headers;
-  std::string head, tail;  ///< Of an answer. A zero byte stands for the number of its texts' tokens.
+  std::string head, tail;                     ///< Of an answer. A zero byte stands for the number of its texts' tokens.
   std::string before, behind_number, behind;  ///< Around each row, see JsonRows.
 };
 

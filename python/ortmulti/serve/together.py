@@ -25,7 +25,12 @@ _THREADS = 2  # the one's texts are tokenized while the other's tokens are taken
 def start(service: Service, core: _core.Front, most: int) -> list[threading.Thread]:
     """Start the threads that have them run, until the core's server ends; ``most``: texts that a request may have."""
     threads = [
-        threading.Thread(target=_run_all, args=(service, core, min(most, BLOCK)), name=f"ortmulti-serve-vectors_{number}", daemon=True)
+        threading.Thread(
+            target=_run_all,
+            args=(service, core, min(most, BLOCK)),
+            name=f"ortmulti-serve-vectors_{number}",
+            daemon=True,
+        )
         for number in range(_THREADS)
     ]
     for thread in threads:
