@@ -21,7 +21,7 @@ BEGINNING = '''\
 # Made by `python -m tools.core_stub`.
 from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 
@@ -119,6 +119,8 @@ TYPES = {
     "take_all": "list[list[Any] | BaseException | None]",
     "take_all(requests)": "Sequence[PoolRequest | Exception]",
     "take_log": "tuple[list[tuple[int, str, str, str, str, int, int]], int, bool]",
+    "VectorGroup.take_texts": "list[str]",
+    "VectorGroup.truncate": "Literal['right', 'left'] | None",
 }
 
 

@@ -1,6 +1,5 @@
 #include <pybind11/stl.h>
 
-#include <array>
 #include <cstddef>
 #include <exception>
 #include <memory>
@@ -58,16 +57,16 @@ class VectorBlock : public TokenBlock {
 std::shared_ptr<TokenBlock> make_block(const std::shared_ptr<VectorGroup>& group,
                                        const std::shared_ptr<TokenModel>& model, std::size_t skip, std::string name,
                                        bool normalize, std::size_t dimensions, std::string head, std::string tail,
-                                       const std::array<std::string, 3>& around) {
+                                       const std::tuple<std::string, std::string, std::string>& around) {
   VectorForm form{.name = std::move(name),
                   .normalize = normalize,
                   .dimensions = dimensions,
                   .headers = {{"content-type", "application/json"}},
                   .head = std::move(head),
                   .tail = std::move(tail),
-                  .before = around[0],
-                  .behind_number = around[1],
-                  .behind = around[2]};
+                  .before = std::get<0>(around),
+                  .behind_number = std::get<1>(around),
+                  .behind = std::get<2>(around)};
   const ReleaseGil nogil;
   auto block = std::make_shared<VectorBlock>(model, skip, group, std::move(form));
   group->run_by(block);

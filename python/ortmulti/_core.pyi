@@ -1,7 +1,7 @@
 # Made by `python -m tools.core_stub`.
 from asyncio import Future
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 import numpy as np
 
@@ -811,11 +811,11 @@ class VectorGroup:
     @property
     def normalize(self) -> bool | None: ...
     @property
-    def truncate(self) -> str | None: ...
+    def truncate(self) -> Literal["right", "left"] | None: ...
     @property
     def base64(self) -> bool: ...
     def reserve(self, bytes_a_text: int) -> bool: ...
-    def take_texts(self) -> list: ...
+    def take_texts(self) -> list[str]: ...
     def block(
         self,
         model: TokenModel,
@@ -825,7 +825,7 @@ class VectorGroup:
         dimensions: int,
         head: str,
         tail: str,
-        around: typing.Annotated[Sequence[str], "FixedSize(3)"],
+        around: tuple[str, str, str],
     ) -> TokenBlock: ...
     def leave(self) -> None: ...
 

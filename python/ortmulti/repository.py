@@ -383,9 +383,9 @@ class ModelRepository(Closing):
                 repository's; default: all of them. With several, a request wakes the model where there is most room,
                 and further devices while requests wait. ``in_flight``: on GPUs ``"auto"``, the default, begins with 1,
                 since ONNX Runtime keeps 72 MiB on an H200 for each. More are tried while requests wait and a quarter of
-                the budget is free. With ``Batching(pad=...)`` these are 3 at most. With ``cuda_graph="auto"``, the default, graphs
-                are made while a quarter of the budget is free, and all of them go before a model has to sleep; so does
-                a second session on the CPU.
+                the budget is free; with ``Batching(pad=...)`` to 3. With ``cuda_graph="auto"``, the default, graphs are
+                made while a quarter of the budget is free, and all of them go before a model has to sleep; so does a
+                second session on the CPU.
                 ``warmup``: default True, so that what the first run allocates is measured; if the inputs that it makes
                 do not fit, a warning says so and the model is loaded without.
 

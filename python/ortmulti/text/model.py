@@ -257,7 +257,7 @@ class TextModel:
         timeout: float | None,
         begin: float,
     ) -> None:
-        """Have texts embedded as a block of one's own, which is made of the model, and of how many tokens are not pooled.
+        """Have texts embedded as a block that the caller makes, of the model and of how many tokens are not pooled.
         Without room in the queue the last ones are refused. For servers.
         """
         items, skip = self._prompted(texts, prompt)
