@@ -119,8 +119,9 @@ TYPES = {
     "take_all": "list[list[Any] | BaseException | None]",
     "take_all(requests)": "Sequence[PoolRequest | Exception]",
     "take_log": "tuple[list[tuple[int, str, str, str, str, int, int]], int, bool]",
+    "Front.take": "list[tuple[FrontCall, bool, Any, Any]]",
     "VectorGroup.take_texts": "list[str]",
-    "VectorGroup.truncate": "Literal['right', 'left'] | None",
+    "VectorGroup.truncate": 'Literal["right", "left"] | None',
 }
 
 

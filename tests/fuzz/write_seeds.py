@@ -105,8 +105,20 @@ def offers() -> Iterator[bytes]:
     yield bytes([1]) + message[:-1]
 
 
+def vectors() -> Iterator[bytes]:
+    wishes = {"model": "m", "dimensions": 3, "normalize": False, "truncate": True, "prompt_name": "query", "user": "u"}
+    for document in (
+        {"input": "a"},
+        {"input": ["a", "\u00e4\U0001f600\n"], **wishes, "encoding_format": "base64"},
+        {"inputs": ["a"], **wishes, "truncation_direction": "left"},
+        {"inputs": ["a", 1]},
+    ):
+        yield json.dumps(document).encode()
+        yield json.dumps(document, ensure_ascii=False, indent=1).encode()
+
+
 def main(folder: Path) -> None:
-    for target in (http1, http2, infer_json, infer_protobuf, offers):
+    for target in (http1, http2, infer_json, infer_protobuf, offers, vectors):
         place = folder / target.__name__
         place.mkdir(parents=True, exist_ok=True)
         for number, seed in enumerate(target()):
