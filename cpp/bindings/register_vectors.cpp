@@ -31,8 +31,8 @@ class VectorBlock : public TokenBlock {
       : TokenBlock(std::move(model), skip), group_(std::move(group)), form_(std::move(form)) {}
 
  private:
-  void answered(
-      const std::vector<std::size_t>& rows) noexcept override {  // NOLINT(bugprone-exception-escape): as below
+  // NOLINTNEXTLINE(bugprone-exception-escape): out of memory ends the process
+  void answered(const std::vector<std::size_t>& rows) noexcept override {
     if (auto members = group_->note(rows); !members.empty()) {
       group_->work([block = std::static_pointer_cast<VectorBlock>(shared_from_this()), members = std::move(members)] {
         try {

@@ -54,7 +54,9 @@ TEST_F(VectorRequests, SayWhatIsWanted) {
   const auto tei = read(R"({"inputs": "a", "truncation_direction": "Left", "truncate": true, "model": null})");
   ASSERT_TRUE(tei);
   EXPECT_EQ(tei->wish, (VectorWish{"/embed", "", "", std::nullopt, std::nullopt, Cut::left, false}));
-  EXPECT_EQ(read(R"({"inputs": ["a"]})", "/")->wish.cut, Cut::right);
+  const auto root = read(R"({"inputs": ["a"]})", "/");
+  ASSERT_TRUE(root);
+  EXPECT_EQ(root->wish.cut, Cut::right);
 }
 
 TEST_F(VectorRequests, OfAnyOtherKindAreLeftToPython) {

@@ -68,7 +68,7 @@ class VectorGroup : NonCopyable {
   friend class VectorCalls;
 
   void answer(const Member& member, TokenRows& rows, const VectorForm& form);
-  void write(std::span<float> vectors, std::size_t width, const Member& member, std::size_t tokens,
+  void write(std::span<float> numbers, std::size_t width, const Member& member, std::size_t tokens,
              const VectorForm& form);
 
   const std::shared_ptr<VectorCalls> calls_;
