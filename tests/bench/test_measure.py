@@ -9,6 +9,7 @@ import os
 import select
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,7 @@ def test_delays_against_values_computed_by_hand(
     assert gil.delays(beats, begin, end, tolerance=0.005) == pytest.approx(late)
 
 
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="needs a GIL")
 def test_work_that_holds_the_gil_delays_the_heartbeat() -> None:
     holding = ctypes.PyDLL(None).usleep  # PyDLL, unlike CDLL, keeps the GIL during a call
     seconds, late, _ = gil.beside(lambda: holding(300_000))
