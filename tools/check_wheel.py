@@ -26,7 +26,8 @@ PAGE = "ortmulti/bench/diagnose/report/page/"
 PAGE_FILES = ("page.html", "page.css")
 """What the page of a diagnosis is made of, beside its modules."""
 
-LICENSES = ("LICENSE", "LICENSES/nghttp2.txt", "LICENSES/nlohmann-json.txt")
+COMPILED = ("nghttp2", "nlohmann-json", "onnxruntime", "pybind11")  # in, or bundled
+LICENSES = ("LICENSE", *(f"LICENSES/{name}.txt" for name in COMPILED))
 """Ours, and those of what an extension is built with or brings along."""
 
 BUNDLED = "ortmulti/libortmulti_nghttp2.so"
