@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import re
 import signal
@@ -201,6 +202,21 @@ def test_a_full_queue_is_told(tmp_path: Path) -> None:
     assert all(answer == refused for status, answer in found if status == 429)
     assert {status for status, _ in found} <= {200, 429}, [one for one in found if one[0] not in (200, 429)]
     assert (answer.status, json.loads(content)["error"]["type"]) == (429, "rate_limit_error")
+
+
+def test_a_signal_ends_the_making_of_a_faster_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    monkeypatch.setenv("ORTMULTI_CACHE", str(cache))
+    with (cache / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # as another process has it, which the load waits for
+        with serving(exports.embedding(tmp_path / "mini"), "--fuse", "fp32", wait="") as server:
+            while server.ask("/health")[0] != 503:
+                pass
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(HANG) == 0
+            assert server.process.stderr is not None
+            assert "what was being loaded is given up" in server.process.stderr.read()
 
 
 def test_a_request_of_more_texts_than_may_wait_is_answered(tmp_path: Path) -> None:

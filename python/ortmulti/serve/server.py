@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -126,11 +127,15 @@ class _Server:
         finally:
             await in_thread(self._repository.close)
             if loading is not None:  # a model that was being loaded is refused by the repository
-                await asyncio.gather(loading, return_exceptions=True)
+                await asyncio.wait({loading}, timeout=_LOAD_ENDS)
+                if not loading.done():
+                    LOGGER.warning("what was being loaded is given up: a faster form, for example, takes minutes")
+                    _exit(0)  # the cache removes what is left of it
+                loading.exception()
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():
-            os._exit(128 + number)
+            _exit(128 + number)
         LOGGER.info("ends, once what was received is answered; a second signal ends at once")
         self._stop.set()
 
@@ -269,6 +274,17 @@ def _not_loaded(refused: Mapping[str, Error], others: bool = False) -> Error:
         lines.insert(0, f"{len(lines)} models were not loaded, {', '.join(map(repr, refused))}: mend or remove them")
     lines += ["The others are served with --no-exit-on-error, or exit_on_error = false in a TOML file."] * others
     return Error("\n".join(lines))
+
+
+# Seconds that a load has to end, once all is closed.
+_LOAD_ENDS = 5
+
+
+def _exit(status: int) -> None:
+    """End the process, whatever its threads do."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 # Beside connections: files of models, libraries, threads of a store.
