@@ -216,7 +216,7 @@ class PythonPool : NonCopyable {
       return;
     }
     if (!waits) {
-      throw without_gil([&] { return pool_->reject(); });
+      throw without_gil([&] { return pool_->reject(block->left()); });
     }
     wait_until([&](auto until) { return block->submit(pool_, until); });
   }

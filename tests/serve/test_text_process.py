@@ -289,6 +289,60 @@ def test_a_new_version_brings_its_own_tokenizer(tmp_path: Path) -> None:
         np.testing.assert_allclose(embedded(), exports.TABLE[2] * 2, rtol=1e-4, atol=1e-5)
 
 
+def test_a_version_has_the_layout_of_its_export(tmp_path: Path) -> None:
+    for number, scale in ((1, 1), (2, 2)):
+        version = exports.embedding(tmp_path / "models" / "mini" / str(number), table=exports.TABLE * scale)
+        (version / "onnx").mkdir()
+        (version / "model.onnx").rename(version / "onnx" / "model.onnx")
+    for place in ("models", "models/mini"):
+        with serving(tmp_path / place) as server:
+            status, content = server.ask("/embed", b'{"inputs": "a cat", "normalize": false}')
+            assert status == 200, content
+            np.testing.assert_allclose(
+                json.loads(content)[0], 2 * vector("a cat", normalize=False), rtol=1e-4, atol=1e-5
+            )
+            assert json.loads(server.ask("/v2/models/mini")[1])["versions"] == ["2"]
+
+
+def test_a_model_that_is_not_there_gets_no_other_ones_answers(tmp_path: Path) -> None:
+    exports.embedding(tmp_path / "there")
+    broken = exports.embedding(tmp_path / "broken")
+    (broken / "model.onnx").write_bytes(b"none")
+    with serving(tmp_path, "--no-exit-on-error") as server:
+
+        def asked(path: str, **body: object) -> tuple[int, str]:
+            status, content = server.ask(path, json.dumps(body).encode())
+            return status, content.decode()
+
+        assert asked("/embed", inputs="a", model="there")[0] == 200
+        assert asked("/", inputs="a", model="there")[0] == 200
+        for path, name in (("/embed", "inputs"), ("/v1/embeddings", "input")):
+            status, answer = asked(path, **{name: "a", "model": "broken"})
+            assert (status, "'broken' is not loaded: there are 'there'" in answer) == (503, True), answer
+            status, answer = asked(path, **{name: "a", "model": "other"})
+            assert (status, "there is no model 'other'" in answer) == (404, True), answer
+            status, answer = asked(path, **{name: "a"})
+            assert (status, "say which one" in answer) == (422 if path == "/embed" else 400, True), answer
+
+
+def test_the_root_is_of_the_model_that_is_named(tmp_path: Path) -> None:
+    exports.embedding(tmp_path / "vectors")
+    exports.ranking(tmp_path / "ranks")
+    exports.classification(tmp_path / "classes")
+    with serving(tmp_path) as server:
+
+        def asked(**body: object) -> Any:
+            status, content = server.ask("/", json.dumps(body).encode())
+            return json.loads(content) if status == 200 else (status, content.decode())
+
+        np.testing.assert_allclose(asked(inputs="a cat", model="vectors"), [vector("a cat")], rtol=1e-4, atol=1e-5)
+        assert {one["label"] for one in asked(inputs="a cat", model="classes")} == set(exports.LABELS)
+        assert [one["index"] for one in asked(query="a", texts=["a cat"], model="ranks")] == [0]
+        assert [one["index"] for one in asked(query="a", texts=["a cat"])] == [0]
+        status, answer = asked(inputs="a cat", model=1)
+        assert (status, "model is a text" in answer) == (422, True)
+
+
 def test_a_version_that_is_no_export_is_served_without_its_tokenizer(tmp_path: Path) -> None:
     version = exports.embedding(tmp_path / "mini" / "1")
     (version / "config.json").write_text("[]")

@@ -241,10 +241,11 @@ def test_without_room_in_the_queue_the_rest_is_refused(tmp_path: Path) -> None:
         one = served.ask(inputs=quiet, normalize=False)
         while loaded.pool.stats().waiting == 0:
             threading.Event().wait(0.001)
-        refused = [served.ask(inputs=[quiet] * count) for count in (1, 9, 2)]
-        for each in refused:
+        refused = [served.ask(inputs=quiet) for _ in range(9)]
+        for each in [*refused, served.ask(inputs=[quiet] * 9)]:
             status, answer = each.result(HANG)
             assert (status, answer["error"]) == (429, "the queue of requests is full: try again later")
+        assert loaded.pool.stats().rejected == 10  # of the list the first one, then the others are not tried
         runs.close()
         assert one.result(HANG)[0] == 200
         served.close()

@@ -63,8 +63,8 @@ class Pool : public PoolMemory {
   void set_outputs(Joining::Outputs outputs);
   void set_apart_inputs(Joining::Apart inputs);
 
-  /// Counts a request that was refused since the queue was full, and returns the error that says so.
-  Error reject();
+  /// Counts requests that were refused since the queue was full, and returns the error that says so.
+  Error reject(std::size_t requests = 1);
 
   /// Takes a waiting request out of the queue, or asks a running one to end; nobody gets its answer. False if it had
   /// ended.

@@ -244,9 +244,9 @@ bool Pool::make_room_for(const Request& request, Requests& finished) {
   return true;
 }
 
-Error Pool::reject() {
+Error Pool::reject(std::size_t requests) {
   const MutexLock lock(mutex_);
-  ++counts_.rejected;
+  counts_.rejected += requests;
   return Error(ErrorKind::queue_full, "the pool's queue is full: " + std::to_string(waiting_.size()) +
                                           (waiting_.size() == 1 ? " request waits" : " requests wait") +
                                           ": send fewer at once, wait with when_full='block', or raise max_queue");

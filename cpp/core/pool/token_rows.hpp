@@ -60,6 +60,8 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   void cancel();
 
   std::size_t count() const noexcept { return lengths_.size(); }
+  /// Those that are not submitted yet. For the thread that submits.
+  std::size_t left() const noexcept { return waiting_.size(); }
   /// The number of tokens of each.
   const std::vector<std::size_t>& lengths() const noexcept { return lengths_; }
 

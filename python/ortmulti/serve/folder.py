@@ -16,7 +16,7 @@ from ortmulti.pool.pool import rows_of
 from ortmulti.serve import pbtxt, toml
 from ortmulti.serve.pbtxt import Tensor
 from ortmulti.serve.service import Declared, Defaults
-from ortmulti.text.settings import is_export
+from ortmulti.text.settings import find_files, is_export
 
 if TYPE_CHECKING:
     from ortmulti.create.model import ModelLike
@@ -243,7 +243,9 @@ class Models:
             name = Path(os.path.abspath(place)).name  # noqa: PTH100  # a link keeps its name, "." gets one
             return [_Place(name, place, partial(self._export, place))]
         versions = _versions(place)
-        if any((each / _MODEL).exists() for each in versions) or (versions and (place / _CONFIG).is_file()):
+        if any((each / _MODEL).exists() or is_export(each) for each in versions) or (
+            versions and (place / _CONFIG).is_file()
+        ):
             name = Path(os.path.abspath(place)).name  # noqa: PTH100  # a link keeps its name, "." gets one
             return [_Place(name, place, partial(self._model_in, place))]
         found = []
@@ -304,7 +306,7 @@ class Models:
         files = {
             version: file
             for version in versions
-            if (file := _model_file(version / read.file)) is not None
+            if (file := _model_file(version / read.file) or _of_export(version)) is not None
             and (read.versions is None or int(version.name) in read.versions)
         }
         if not files:
@@ -316,12 +318,12 @@ class Models:
         ignored = read.ignored + [
             f"version {each.name}, which has no {read.file}"
             for each in versions
-            if _number(each) > _number(newest) and _model_file(each / read.file) is None
+            if _number(each) > _number(newest) and not (_model_file(each / read.file) or _of_export(each))
         ]
         options = {**(export or self).options, **read.options}
         defaults = Defaults(read.timeout, read.priority, read.may_override or read.timeout is None, read.max_batch_size)
-        texts = None if export is None else export.texts
-        return ServedModel(name, files[newest], newest.name, options, None, defaults, read.tensors, ignored, texts)
+        path, texts = (files[newest], None) if export is None else (export.path, export.texts)
+        return ServedModel(name, path, newest.name, options, None, defaults, read.tensors, ignored, texts)
 
     def _declared(self, path: Path | str, table: Mapping[str, Any], name: str) -> ServedModel:
         """Return a model of a TOML file; of a folder, the newest version."""
@@ -369,6 +371,11 @@ def _may_be_model(folder: Path) -> bool:
         return (folder / _CONFIG).is_file() or bool(_versions(folder))
     except OSError:
         return True  # its reader says why it cannot be read
+
+
+def _of_export(version: Path) -> Path | None:
+    """Return the ONNX file of a version that is an export of texts in a layout of its own."""
+    return find_files(version).models[0] if is_export(version) else None
 
 
 def _model_file(path: Path) -> Path | None:

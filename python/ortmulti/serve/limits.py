@@ -23,7 +23,8 @@ class Limits:
         json: Bytes of JSON in a request; larger tensors have the binary form; default 16 MiB.
         tensors: Inputs, and outputs, of a request; default 1,024.
         texts: Texts of a request; default 2,048.
-        concurrent: Requests under way; beyond it they get 503; default 1,024.
+        concurrent: Requests under way; beyond it they get 503; default 1,024. Those that are no infer, such as texts,
+            may be three quarters of it.
         header: Bytes of a request's line and headers; default 64 KiB.
         receive: Seconds that a request may take to arrive; default 60.
         send: Seconds in which a client takes 64 KiB of its answer, or the rest; default 60.

@@ -165,6 +165,8 @@ class _Server:
 
     def _load_all(self) -> None:
         models, refused = self._models.all()
+        self._service.text_names |= {model.name for model in models.values() if model.texts is not None}
+        self._service.text_names |= refused.keys()  # which may be some
         for name, error in refused.items():
             self._refused(name, error)
         for number, model in enumerate(models.values()):
@@ -215,6 +217,7 @@ class _Server:
         from ortmulti.text.model import TextModel
 
         texts = TextModel(pool, model.texts, closes=False)
+        self._service.text_names.add(model.name)
         self._service.texts[model.name] = ServedTexts(model.name, texts, texts.dimensions, model.normalize)
 
     def _put(self, name: str) -> None:

@@ -143,6 +143,7 @@ class Service:
         self.refused: dict[str, str] = {}  # why a model's last load failed, by name
         self.defaults: dict[str, Defaults] = {}  # by model
         self.texts = TextModels()
+        self.text_names: set[str] = set()  # of models of texts, also of those that are not there, or not yet
         self.answers: Counter[tuple[str, str]] = Counter()  # to calls of other servers, by protocol and code
         # Of the core's: its answers to its own connections, and rows and the last answer's time of a model.
         self.core_answers: Callable[[], Mapping[tuple[str, str], int]] = dict

@@ -12,7 +12,7 @@ from ortmulti.errors import InvalidArgument
 from ortmulti.serve.reply import KINDS, as_object, loads
 from ortmulti.serve.service import Refused
 
-__all__ = ["Asked", "read", "read_classes", "read_embeddings", "read_inputs", "read_ranks", "read_tokens"]
+__all__ = ["Asked", "model_of", "read", "read_classes", "read_embeddings", "read_inputs", "read_ranks", "read_tokens"]
 
 # Characters: a query is tokenized again with each text.
 _MOST_OF_QUERY = 16 << 10
@@ -55,16 +55,25 @@ class Asked(NamedTuple):
 
 
 Reader = Callable[[Mapping[str, Any], int], Asked]
+"""Returns what is asked; `InvalidArgument`, or `Refused` where it has more than so many texts."""
 
 
-def read(body: bytes | memoryview, reader: Reader, most: int) -> Asked:
-    """Read a request's body.
+def read(body: bytes | memoryview) -> Mapping[str, Any]:
+    """Read a request's body. What it asks for its `Reader` says.
 
     Raises:
         InvalidArgument: It is none.
-        Refused: It has more than ``most`` texts.
     """
-    return reader(as_object(loads(body), "the body"), most)
+    return as_object(loads(body), "the body")
+
+
+def model_of(asked: Mapping[str, Any]) -> str:
+    """Return the name of the model that is asked; "": none.
+
+    Raises:
+        InvalidArgument: It is no name.
+    """
+    return _text(asked, "model")
 
 
 def read_embeddings(asked: Mapping[str, Any], most: int) -> Asked:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortmulti import _core
 from ortmulti.errors import Error, InvalidArgument, QueueFull
@@ -92,21 +92,27 @@ def described(texts: ServedTexts) -> str:
 
 
 def chosen(service: Service, tasks: Sequence[str], name: str) -> ServedTexts:
-    """Return the model that is meant: of one, this one whatever the name is.
+    """Return the model that is meant: of one, this one whatever the name is. One that is not there counts, too: else its
+    requests would get another one's answers.
 
     Raises:
         Refused: There is none, or it is for something else.
     """
     texts = service.texts
-    if not texts:
-        if not service.ready:
-            raise Refused(503, "the models are being loaded", [_RETRY])
-        raise Refused(404, "there is no model of texts here: serve the folder of an export, with its tokenizer.json")
-    fitting = list(texts.values()) if len(texts) == 1 else [texts[name]] if name in texts else []
-    if not (fitting or name):
-        fitting = [each for each in texts.values() if each.task in tasks]
+    known = service.text_names | texts.keys()
+    fitting = [texts[name]] if name in texts else []
+    if not fitting and len(known) == len(texts):
+        fitting = [each for each in texts.values() if len(texts) == 1 or (not name and each.task in tasks)]
     if len(fitting) != 1:
+        if not service.ready and (not name or name in known):
+            raise Refused(503, "the models are being loaded", [_RETRY])
+        if not known:
+            raise Refused(
+                404, "there is no model of texts here: serve the folder of an export, with its tokenizer.json"
+            )
         names = ", ".join(map(repr, texts))
+        if name in known:
+            raise Refused(503, f"the model {name!r:.200} is not loaded: there are {names}")
         wrong = f"there is no model {name!r:.200}" if name else "the request names no model"
         raise Refused(404 if name else 400, f"{wrong}: say which one as 'model', {names}")
     [found] = fitting
@@ -116,12 +122,18 @@ def chosen(service: Service, tasks: Sequence[str], name: str) -> ServedTexts:
     return found
 
 
-def root(service: Service) -> str:
-    """Return the path that `/` stands for: where vectors are wanted from one of several models, that of vectors.
+def root(service: Service, asked: Mapping[str, Any]) -> str:
+    """Return the path that `/` stands for, for this request: that of the model which it names. Where it names none of
+    several, that of ranks if it has a query, and else that of vectors.
 
     Raises:
+        InvalidArgument: The name is none.
         Refused: It is not clear.
     """
+    if name := requests.model_of(asked):
+        return ROOT[chosen(service, ALL, name).task]
+    if "query" in asked:
+        return ROOT["ranking"]
     tasks = {each.task for each in service.texts.values()}
     if len(service.texts) > 1 and "embedding" in tasks and "classification" not in tasks:
         return ROOT["embedding"]

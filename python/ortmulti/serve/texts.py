@@ -81,22 +81,26 @@ class Texts:
             if parts[:2] == ["v1", "models"]:
                 check_method(call.method, "GET", "HEAD")
                 return json_reply(self._models("/".join(parts[2:])))
-            path = "/".join(parts) or root(self._service)
-            route = ROUTES[path]
-            form = route.form
+            path = "/".join(parts)
+            if path:
+                form = ROUTES[path].form
             check_method(call.method, "POST")
-            asked = await self._read(call, route)
-            return await self._answer(call, path, route, asked)
+            return await self._answer(call, *await self._read(call, path))
         except Exception as error:
             return failure(error, call, form)
 
-    async def _read(self, call: _core.FrontCall, route: Route) -> Asked:
+    async def _read(self, call: _core.FrontCall, path: str) -> tuple[str, Route, Asked]:
         body = call.body
+
+        def read() -> tuple[str, Route, Asked]:
+            given = requests.read(body)
+            wanted = path or root(self._service, given)
+            return wanted, ROUTES[wanted], ROUTES[wanted].read(given, self._most)
+
         reserve(call)
         if len(body) <= _MOST_READ:
-            return requests.read(body, route.read, self._most)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._readers, requests.read, body, route.read, self._most)
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._readers, read)
 
     async def _answer(self, call: _core.FrontCall, path: str, route: Route, asked: Asked) -> Reply:
         while True:
@@ -144,7 +148,7 @@ class Texts:
             "model_sha": None,
             "model_dtype": "float32",
             "model_type": kinds[settings.task],
-            "max_concurrent_requests": self._concurrent,
+            "max_concurrent_requests": self._concurrent - self._concurrent // 4,  # as the core keeps some for infer
             "max_input_length": settings.max_length,
             "max_batch_tokens": settings.max_length * self._most,
             "max_batch_requests": None,

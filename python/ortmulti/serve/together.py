@@ -55,7 +55,7 @@ def _most(found: ServedTexts) -> int:
 
 def _run(service: Service, group: _core.VectorGroup) -> bool:
     """Have a group's texts run. Returns whether they are answered together."""
-    route = ROUTES[group.path.strip("/") or root(service)]
+    route = ROUTES[group.path.strip("/") or root(service, {"model": group.model})]
     if route.tasks != ("embedding",):
         return False
     found = chosen(service, route.tasks, group.model)
