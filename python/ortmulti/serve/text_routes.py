@@ -92,8 +92,8 @@ def described(texts: ServedTexts) -> str:
 
 
 def chosen(service: Service, tasks: Sequence[str], name: str) -> ServedTexts:
-    """Return the model that is meant: of one, this one whatever the name is. One that is not there counts, too: else its
-    requests would get another one's answers.
+    """Return the model that is meant: of one, this one whatever the name is. One that is not there counts, too, or else
+    its requests would get another one's answers.
 
     Raises:
         Refused: There is none, or it is for something else.
