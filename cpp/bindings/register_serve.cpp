@@ -334,6 +334,7 @@ void register_serve(py::module_& module) {
       .def_readonly("compressed", &serve::Call::compressed)
       .def("plain", &plain_of)
       .def("reserve", &serve::Call::reserve, "bytes"_a)
+      .def("reserve_texts", &serve::reserve_texts, "answer"_a)
       .def_readonly("peer", &serve::Call::peer)
       .def_readonly("asked", &serve::Call::asked)
       .def_property_readonly("health", [](const serve::Call& call) { return serve::is_health(serve::route_of(call)); })

@@ -10,8 +10,6 @@
 namespace ortmulti::serve {
 namespace {
 
-// As Python has a byte of JSON, in texts.
-constexpr std::size_t bytes_of_byte = 4;
 // Of a group: what is tokenized in few milliseconds.
 constexpr std::size_t most_characters = std::size_t{64} << 10;
 
@@ -35,9 +33,8 @@ std::size_t size_of(const std::vector<std::string>& texts) {
 }  // namespace
 
 bool VectorGroup::reserve(std::size_t bytes_a_text) {
-  return std::ranges::all_of(members_, [&](const Member& member) {
-    return member.call->reserve(bytes_of_byte * member.call->body.size() + member.texts * bytes_a_text);
-  });
+  return std::ranges::all_of(
+      members_, [&](const Member& member) { return reserve_texts(*member.call, member.texts * bytes_a_text); });
 }
 
 void VectorGroup::leave() {
@@ -144,7 +141,7 @@ void VectorCalls::open(Front& front) {
 
 bool VectorCalls::add(const std::shared_ptr<Call>& call) {
   std::optional<AskedVectors> asked = read_vectors(*call);
-  if (!asked || !call->reserve(bytes_of_byte * call->body.size())) {
+  if (!asked || !reserve_texts(*call)) {
     return false;
   }
   const MutexLock lock(mutex_);

@@ -132,7 +132,12 @@ const Names* names_of(std::string_view path) {
   return path == "/embed" || path == "/" ? &of_tei : nullptr;
 }
 
+// Of a byte of JSON: as Python has it, in texts and tokens.
+constexpr std::size_t bytes_of_byte = 4;
+
 }  // namespace
+
+bool reserve_texts(Call& call, std::size_t answer) { return call.reserve(bytes_of_byte * call.body.size() + answer); }
 
 std::optional<AskedVectors> read_vectors(const Call& call) {
   const Names* const names = names_of(call.path);

@@ -35,4 +35,8 @@ struct AskedVectors {
 /// none, or Python is to say what is wrong with it.
 std::optional<AskedVectors> read_vectors(const Call& call);
 
+/// Counts the memory of a request's texts, and of its answer, in place of what was counted before. False: there is
+/// none.
+bool reserve_texts(Call& call, std::size_t answer = 0);
+
 }  // namespace ortmulti::serve

@@ -40,8 +40,6 @@ LOGGER = logging.getLogger("ortmulti.serve")
 
 # Of a number: as a vector's, and at most in an answer.
 _VECTOR_BYTES, _JSON_BYTES, _BASE64_BYTES = 4, 17, 6
-# Of a byte of JSON: as Python has it, in texts and tokens.
-_TEXT_BYTES = 4
 
 
 class Route(NamedTuple):
@@ -149,7 +147,7 @@ def reserve(call: _core.FrontCall, answer: int = 0) -> None:
     Raises:
         Refused: There is none.
     """
-    if not call.reserve(_TEXT_BYTES * len(call.body) + answer):
+    if not call.reserve_texts(answer):
         raise no_memory()
 
 
