@@ -130,12 +130,12 @@ class _Server:
                 await asyncio.wait({loading}, timeout=_LOAD_ENDS)
                 if not loading.done():
                     LOGGER.warning("what was being loaded is given up: a faster form, for example, takes minutes")
-                    _exit(0)  # the cache removes what is left of it
+                    _end_now(0)  # the cache removes what is left of it
                 loading.exception()
 
     def _signalled(self, number: int) -> None:
         if self._stop.is_set():
-            _exit(128 + number)
+            _end_now(128 + number)
         LOGGER.info("ends, once what was received is answered; a second signal ends at once")
         self._stop.set()
 
@@ -283,7 +283,7 @@ def _not_loaded(refused: Mapping[str, Error], others: bool = False) -> Error:
 _LOAD_ENDS = 5
 
 
-def _exit(status: int) -> None:
+def _end_now(status: int) -> None:
     """End the process, whatever its threads do."""
     logging.shutdown()
     sys.stdout.flush()
