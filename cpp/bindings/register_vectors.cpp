@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/gil.hpp"
+#include "bindings/json_rows.hpp"
 #include "bindings/registrations.hpp"
 #include "bindings/token_block.hpp"
 #include "core/serve/vector_calls.hpp"
@@ -57,7 +58,7 @@ class VectorBlock : public TokenBlock {
 std::shared_ptr<TokenBlock> make_block(const std::shared_ptr<VectorGroup>& group,
                                        const std::shared_ptr<TokenModel>& model, std::size_t skip, std::string name,
                                        bool normalize, std::size_t dimensions, std::string head, std::string tail,
-                                       const std::tuple<std::string, std::string, std::string>& around) {
+                                       const Around& around) {
   VectorForm form{.name = std::move(name),
                   .normalize = normalize,
                   .dimensions = dimensions,

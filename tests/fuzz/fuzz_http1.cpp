@@ -6,8 +6,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -18,17 +16,11 @@
 #include <vector>
 
 #include "core/serve/connection.hpp"
+#include "require.hpp"
 
 namespace {
 
 namespace serve = ortmulti::serve;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 constexpr std::string_view fragments[] = {
     "POST /v2/models/m/infer HTTP/1.1\r\n",

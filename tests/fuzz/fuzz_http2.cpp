@@ -7,8 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -16,18 +14,12 @@
 #include <vector>
 
 #include "core/serve/connection.hpp"
+#include "require.hpp"
 
 namespace {
 
 using namespace ortmulti::serve;
 using namespace std::string_view_literals;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 std::string frame(int type, int flags, std::uint32_t stream, std::string_view payload) {
   std::string bytes{'\0', static_cast<char>(payload.size() >> 8U), static_cast<char>(payload.size()),

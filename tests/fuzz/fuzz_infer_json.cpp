@@ -3,23 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <vector>
 
 #include "core/serve/json_request.hpp"
+#include "require.hpp"
 
 namespace {
 
 using namespace ortmulti::serve;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 void check_values(std::string_view text, const JsonRequest& request, ONNXTensorElementDataType type) {
   constexpr std::size_t largest = 8;

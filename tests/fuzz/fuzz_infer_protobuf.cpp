@@ -2,27 +2,19 @@
 // is no more than they can say.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.hpp"
 #include "core/serve/infer_grpc.hpp"
+#include "require.hpp"
 
 namespace {
 
 using namespace ortmulti::serve;
 
 constexpr std::size_t most_tensors = 4;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 void check_input(const AskedInput& input, std::size_t size) {
   require(input.binary.size() <= size, "more data than bytes");

@@ -9,24 +9,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
 
 #include "core/weights/share_message.hpp"
+#include "require.hpp"
 
 namespace {
 
 using ortmulti::Message;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 int lowest_free() {
   const int made = open("/dev/null", O_RDONLY | O_CLOEXEC);

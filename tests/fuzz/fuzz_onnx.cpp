@@ -2,8 +2,6 @@
 // them, and what comes out of the rewriting is what went in but for the places of the initializers' bytes.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,15 +10,9 @@
 #include "core/onnx/index.hpp"
 #include "core/onnx/rewrite.hpp"
 #include "core/onnx/weight_list.hpp"
+#include "require.hpp"
 
 namespace {
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 void check_index(const ortmulti::ModelIndex& index, std::size_t size) {
   const ortmulti::SharingRules rules(index);

@@ -2,24 +2,16 @@
 // Python.
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "core/serve/datatypes.hpp"
 #include "core/serve/vector_request.hpp"
+#include "require.hpp"
 
 namespace {
 
 using namespace ortmulti::serve;
-
-void require(bool holds, const char* what) {
-  if (!holds) {
-    std::fprintf(stderr, "%s\n", what);
-    std::abort();
-  }
-}
 
 void check(std::string_view body, const char* path) {
   static BufferPool buffers(0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 namespace ortmulti::serve {
 namespace {
@@ -41,6 +42,10 @@ char* put_base64(char* to, std::span<const float> row) {
 }
 
 }  // namespace
+
+bool JsonRows::is_finite() const noexcept {
+  return std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); });
+}
 
 std::size_t JsonRows::most_bytes() const noexcept {
   const std::size_t around = before.size() + most_of_index + behind_number.size() + behind.size();

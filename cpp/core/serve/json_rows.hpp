@@ -21,6 +21,8 @@ struct JsonRows {
   std::string_view before, behind_number, behind;
 
   std::size_t rows() const noexcept { return numbers.size() / columns; }
+  /// Whether JSON can have them.
+  bool is_finite() const noexcept;
   /// Never less than write() writes.
   std::size_t most_bytes() const noexcept;
   /// Returns the end of what it wrote. A number has the fewest digits that are read as the same float32.

@@ -1,7 +1,6 @@
 #include "core/serve/vector_calls.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <numeric>
 
@@ -109,13 +108,6 @@ void VectorGroup::write(std::span<float> numbers, std::size_t width, const Membe
   if (form.normalize) {
     normalize_rows(numbers, width);
   }
-  const bool is_finite = std::ranges::all_of(numbers, [](float number) { return std::isfinite(number); });
-  if (!is_finite || width < form.dimensions) {  // Python says so
-    if (calls_->forget(*member.call)) {
-      calls_->python_.ask(member.call);
-    }
-    return;
-  }
   const std::string tail = with_tokens(form.tail, tokens);
   const JsonRows writer{.numbers = numbers,
                         .columns = width,
@@ -125,6 +117,12 @@ void VectorGroup::write(std::span<float> numbers, std::size_t width, const Membe
                         .before = form.before,
                         .behind_number = form.behind_number,
                         .behind = form.behind};
+  if (!writer.is_finite() || width < form.dimensions) {  // Python says so
+    if (calls_->forget(*member.call)) {
+      calls_->python_.ask(member.call);
+    }
+    return;
+  }
   std::string body(writer.most_bytes(), '\0');
   body.resize(static_cast<std::size_t>(writer.write(body.data()) - body.data()));
   body.shrink_to_fit();
