@@ -1,4 +1,5 @@
-"""What do options of one session of onnxruntime gain: cuDNN's algorithm search, graph optimization, an optimized model?
+"""What do options of one session of onnxruntime gain: cuDNN's algorithm search and workspace, convolutions of one
+dimension, graph optimization, an optimized model?
 
 Creation, the first run and later ones apart: an algorithm search happens in the first run, and what is not optimized
 or not searched for may cost in every later one. Each measurement is a process. Ratios are over the case "default".
@@ -6,7 +7,7 @@ or not searched for may cost in every later one. Each measurement is a process. 
     python -m benchmarks.init_options resnet50 phi3-mini:layers=3 --device cuda:0
     PYTHONPATH=$(python -m tools.unpack_release onnxruntime==1.30.0) python -m benchmarks.init_options resnet50
 
-Without a GPU the algorithm search is left out.
+Without a GPU, options of the CUDA provider are left out.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
     "HEURISTIC": {"provider_options": {SEARCH: "HEURISTIC"}},
     "DEFAULT": {"provider_options": {SEARCH: "DEFAULT"}},
+    "small workspace": {"provider_options": {"cudnn_conv_use_max_workspace": "0"}},
+    "1-D as [N,C,1,D]": {"provider_options": {"cudnn_conv1d_pad_to_nc1d": "1"}},
     "no optimization": {"optimize": False},
     "optimized before": {"optimize": False, "optimized": True},
 }
@@ -61,6 +64,7 @@ class InitOptions(Script[Case]):
     )  # fmt: skip
     models: Sequence[Path] = option((), "names of `ortmulti models`, or .onnx files")
     device: str = option("cpu", "cpu or cuda:N")
+    batch: int = option(1, "size of an open batch dimension")
     threads: int = option(0, "of a session on the CPU; 0 is ONNX Runtime's default")
     runs: int = option(10, "later runs")
     repeat: int = option(5, "rounds")
@@ -72,7 +76,7 @@ class InitOptions(Script[Case]):
     def prepare(self, folder: Path, step: Callable[[str], None]) -> None:
         self._folder = folder
         for model in self.models:
-            write_arrays(folder / f"{model.stem}.npz", models.sample_inputs(model))
+            write_arrays(folder / f"{model.stem}.npz", models.sample_inputs(model, batch=self.batch))
             optimized = folder / "optimized" / model.name
             optimized.parent.mkdir(exist_ok=True)
             self._measure(Case(model, "default"), save=str(optimized))

@@ -21,6 +21,7 @@ from benchmarks import (
     first_answers,
     import_time,
     init_options,
+    neighbours,
     plugin_creation,
     queue_rules,
     repository_memory,
@@ -158,6 +159,18 @@ def test_repository_memory(tmp_path: Path, run: Run) -> None:
     assert {one["case"] for one in document["measurements"]} == set(repository_memory.SETTINGS)
     for one in document["measurements"]:
         assert one["counted"] < one["idle"] <= one["peak"]
+
+
+def test_neighbours_are_measured_alone_and_together(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "TOGETHER", ("long+short", "load"))
+    (tmp_path / "short.onnx").write_bytes(onnx_models.matmul())
+    _, document = run(neighbours, "matmul:megabytes=1 short.onnx --devices cpu,cpu --seconds 0.1 --repeat 1")
+    assert not document["partial"]
+    rows = document["rows"]
+    assert [row["library"] for row in rows] == ["ortmulti", "onnxruntime"] * 2
+    for row in rows:
+        measured = {name for name, key in (("long", "long_p99"), ("short", "short_p50"), ("load", "load")) if row[key]}
+        assert measured == set(row["together"].split("+"))
 
 
 def test_service(run: Run) -> None:
