@@ -117,6 +117,23 @@ TEST_F(Measured, TheFirstLargerOneCanBeSaid) {
   EXPECT_EQ(in_flight.limit(), 8U);
 }
 
+TEST_F(Measured, TheFirstRunsWithMoreSayNothingOfThem) {
+  in_flight = InFlight(1, 3);
+  most = 3;
+  int slow = 0;  // runs, as sessions take memory in them
+  const auto end = now + seconds(3);
+  while (now < end) {
+    now += slow > 0 ? milliseconds(80) : in_flight.limit() == 1 ? microseconds(2500) : microseconds(2000);
+    slow -= slow > 0 ? 1 : 0;
+    if (in_flight.record(now, 30, 1, most)) {  // joined
+      in_flight.try_more(now, "");
+      slow = 3;
+    }
+  }
+  EXPECT_EQ(in_flight.limit(), 3U) << in_flight.why();
+  EXPECT_EQ(in_flight.why(), "answers a second: 12000 with 1, 15000 with 3");
+}
+
 TEST_F(Measured, ALargerLoadIsMetSoon) {
   rate = [&](double limit) { return 100 * std::min(limit, static_cast<double>(clients)); };
   clients = 4;

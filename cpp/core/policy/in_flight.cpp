@@ -61,7 +61,7 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
     left_out_ = std::max(left_out_, grew_ ? limit_ : 0);
   }
   if (!began_) {
-    left_out_ -= std::min(left_out_, answers);
+    left_out_ -= std::min<std::size_t>(left_out_, 1);
     if (left_out_ == 0) {
       began_ = now;
       answers_ = 0;
@@ -111,7 +111,7 @@ void InFlight::try_more(Clock::time_point now, const std::string& why_not) {
     return;
   }
   limit_ = next(limit_);
-  left_out_ = limit_;
+  left_out_ = limit_;  // those under way, and the first one of each further thread, for which memory is taken
   grew_ = true;
 }
 

@@ -33,7 +33,7 @@ class InFlight {
   /// What try_more() raises it to.
   std::size_t next() const noexcept { return next(limit_); }
 
-  /// Counts answers; `elements`: of their inputs, which count instead where requests differ in length. `waiting`: how
+  /// Counts a run's answers; `elements`: of their inputs, which count instead where requests differ in length. `waiting`: how
   /// many wait now; times without any are not measured. Returns whether more than limit(), up to `most`, shall be
   /// tried: then call try_more().
   bool record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
@@ -75,7 +75,7 @@ class InFlight {
   std::size_t answers_ = 0;                            // since then
   std::size_t elements_ = 0;                           // of these
   bool waited_ = false;                                // requests did, at some time since then
-  std::size_t left_out_ = 0;                           // answers before that, of requests under way with another limit
+  std::size_t left_out_ = 0;                           // runs before that, which say nothing of the limit
   Clock::duration pause_{};                            // from one choice to the next
   Clock::time_point next_choice_;
   std::optional<Clock::time_point> load_since_;  // of the mean
