@@ -67,7 +67,7 @@ def tune_command(
 ) -> None:
     """Find settings that make a model faster or smaller on this machine, and write them for `Loading(tuning=)`.
 
-    After Ctrl-C (exit status 130) the settings confirmed so far are printed and written, marked as partial.
+    After Ctrl-C it writes the settings that were confirmed so far.
     """
     target = out or model.with_suffix(".tuning.json")
     if json is not None and not is_stdout(json):
