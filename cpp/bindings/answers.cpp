@@ -31,7 +31,7 @@ struct RecentLoop {
 
 PyObject* loop_getter = nullptr;  // asyncio's get_running_loop: kept up to the end of the process
 
-// Those that the running loop delivers now, in this thread.
+// The answers that the running loop delivers now, in this thread.
 thread_local const LoopAnswers* delivering_answers = nullptr;
 
 RecentLoop& recent_loop() {
@@ -82,7 +82,8 @@ struct Awaiting {
   }
 };
 
-// Nothing where that is not to be had: then the future calls back through the loop.
+// Takes the callback of a task that awaits the future from it. Returns nothing for other futures, which call back
+// through the loop.
 Awaiting take_awaiting(const py::object& future) {
   static PyObject* const callbacks = PyUnicode_InternFromString("_callbacks");
   static PyObject* const remove = PyUnicode_InternFromString("remove_done_callback");

@@ -1,4 +1,4 @@
-// Part of builds with ORTMULTI_CHECK_LOCKS only. Aborts where a thread breaks the contract of the locks and the GIL.
+// This file is part of builds with ORTMULTI_CHECK_LOCKS only. It aborts the process if a thread breaks these rules:
 //
 //   1. A thread that holds the GIL never waits for a lock of the core.
 //   2. A thread that holds a lock of the core never asks for the GIL. So no Python object is freed under a lock.

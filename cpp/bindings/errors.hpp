@@ -10,7 +10,8 @@ namespace ortmulti::bindings {
 /// The exception of ortmulti.errors for an error of the core. Needs the GIL.
 pybind11::object to_python(const Error& error);
 
-/// Of any exception: what is none of the core's is the exception that pybind11 would raise. Raises none itself.
+/// The exception of Python for any exception. One that is not the core's becomes what pybind11 would raise. Throws
+/// nothing itself.
 pybind11::object to_python(const std::exception_ptr& exception);
 
 void set_error(const pybind11::object& exception) noexcept;

@@ -26,7 +26,7 @@ std::tuple<double, double, double, double, std::string, std::size_t> to_python(c
 class PoolRequest : public Request, NonCopyable {
  public:
   /// `wanted`: names of outputs, or None. Throws Error for what the session does not take.
-  /// Without a session the values are converted by prepare(), once there is one. Needs the GIL, as the next.
+  /// If there is no session yet, prepare() converts the values later. Needs the GIL, as prepare() does.
   PoolRequest(std::shared_ptr<Session> session, const pybind11::object& wanted, const pybind11::object& feed,
               const pybind11::object& options, std::shared_ptr<const Padding> padding = nullptr);
   ~PoolRequest() override;

@@ -139,7 +139,7 @@ class PythonPool : NonCopyable {
   }
 
   const std::shared_ptr<Pool>& get() const noexcept { return pool_; }
-  /// One of the first, for its inputs and outputs; null: there is none yet.
+  /// One of the first sessions, for its inputs and outputs; null if there is none yet.
   std::shared_ptr<Session> session() const { return session_.load(); }
   const Batching& batching() const noexcept { return batching_; }
 

@@ -15,7 +15,7 @@ namespace ortmulti::bindings {
 ///                               bytes, or the like, which the core copies without the GIL
 /// Threads of the core call it with the GIL, several at a time where it releases that. Throws Error for others.
 std::shared_ptr<const Source> to_source(pybind11::handle object);
-/// That of a model: also a file's path, or bytes.
+/// The source of a model, for which Python may also give a file's path, or bytes.
 std::shared_ptr<const Source> to_model_source(pybind11::handle object);
 
 }  // namespace ortmulti::bindings

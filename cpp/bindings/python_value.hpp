@@ -41,7 +41,7 @@ inline std::shared_ptr<const Py_buffer> keep_buffer(pybind11::handle object) {
 
 /// The type of a number that a caller gave. Throws Error for one that is no type of values.
 inline ONNXTensorElementDataType to_element_type(int number) {
-  // Those of newer releases are no names of this header's enumeration.
+  // This header's enumeration has no names for element types of newer releases.
   if (number < ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED || number > ONNX_TENSOR_ELEMENT_DATA_TYPE_INT4) {
     throw Error(ErrorKind::not_implemented, "there are no values of element type " + std::to_string(number));
   }

@@ -16,7 +16,7 @@
 namespace ortmulti::bindings {
 namespace {
 
-// As Python is to have them.
+// Returns the values in the form in which Python may free them.
 Values for_python(Values values) {
   for (auto& value : values) {
     value = freed_without_gil(std::move(value));

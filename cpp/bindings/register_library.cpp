@@ -24,7 +24,7 @@
 namespace ortmulti::bindings {
 namespace {
 
-// Of each its name, value, unit, default, meaning and evidence.
+// Returns the name, value, unit, default, meaning and evidence of each number.
 std::vector<std::tuple<std::string, double, std::string, double, std::string, std::string>> all_numbers() {
   std::vector<std::tuple<std::string, double, std::string, double, std::string, std::string>> all;
   for (const AnyNumber* one = AnyNumber::first(); one != nullptr; one = one->next()) {

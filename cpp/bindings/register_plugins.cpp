@@ -13,7 +13,7 @@
 namespace ortmulti::bindings {
 namespace {
 
-// Under ONNX Runtime's numbers.
+// Kinds of hardware, with ONNX Runtime's numbers.
 enum class HardwareType : std::uint8_t { cpu, gpu, npu };
 
 }  // namespace

@@ -116,7 +116,7 @@ py::dict to_dict(const Repository::DeviceUse& device) {
                   "models"_a = device.models, "waking"_a = device.waking);
 }
 
-// Those that `list` gives without the GIL.
+// Calls `list` without the GIL, and returns its items as a Python list.
 template <typename List>
 py::list to_list(const List& list) {
   const auto all = without_gil([&] { return list(); });

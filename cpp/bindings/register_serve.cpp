@@ -110,7 +110,7 @@ PythonReply to_python(Reply reply) {
   return {reply.status, to_python(reply.headers), std::move(body), std::move(reply.message)};
 }
 
-// Nothing: the call is not refused.
+// Returns a refusal for Python, or nothing if the call is not refused.
 std::optional<PythonReply> to_python(std::unique_ptr<Reply> reply) {
   return reply == nullptr ? std::nullopt : std::optional(to_python(std::move(*reply)));
 }
@@ -125,7 +125,7 @@ std::optional<std::pair<PythonReply, std::string>> plain_of(const serve::Call& c
   return call.plain ? std::optional(std::pair(to_python(call.plain->reply), call.plain->coding)) : std::nullopt;
 }
 
-// As the core refuses it: of a stream, by an answer.
+// Returns the core's refusal of a call. That of a stream is an answer.
 PythonReply refuse(const serve::Call& call, int status, const std::string& text) {
   const auto target = call.streamed ? serve::target_of(call) : std::nullopt;
   return to_python(serve::refused(call, status, text, target ? target->id : ""));
@@ -179,7 +179,8 @@ class PythonFront : NonCopyable {
     front_.reset();
   }
 
-  // Of each call whether its client has gone, and its answer or error: all that are there. None after the end.
+  // Returns the calls that are there: each with whether its client has gone, and its answer or error. None after the
+  // end.
   using Taken = std::tuple<std::shared_ptr<serve::Call>, bool, std::optional<PythonReply>, std::optional<py::object>>;
   std::vector<Taken> take() {
     auto events = without_gil([this] { return calls_->take(); });
@@ -284,7 +285,8 @@ class PythonFront : NonCopyable {
     calls_->close();
   }
   std::map<std::pair<std::string, std::string>, std::uint64_t> answers() const { return front_->answers(); }
-  // Of each answer: seconds since 1970, the peer, the method, the path and the id as sent, the status, bytes, seconds.
+  // An answer's time in seconds since 1970, peer, method, path and id as sent, status, bytes, and how many seconds it
+  // took.
   using AccessLine = std::tuple<double, std::string, py::bytes, py::bytes, py::bytes, int, std::size_t, double>;
   std::vector<AccessLine> take_access_log() {
     std::vector<AccessLine> lines;

@@ -31,7 +31,7 @@ Value named(const std::string& name, const std::vector<std::pair<std::string, Va
   throw Error(ErrorKind::invalid_argument, "there is no " + std::string(what) + " '" + name + "'");
 }
 
-// Of each input its name and its number of ONNX Runtime's element type.
+// An input is its name and ONNX Runtime's number of its element type.
 std::shared_ptr<TokenModel> make_model(const std::vector<std::pair<std::string, int>>& inputs, std::string output,
                                        const std::vector<std::string>& pooling) {
   using Kind = TokenModel::Kind;

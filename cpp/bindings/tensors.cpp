@@ -34,7 +34,7 @@ int canonical(int numpy) {
   }
 }
 
-// Of NumPy's own dtypes, in any byte order; null for others.
+// Finds the type of one of NumPy's own dtypes, in any byte order. Returns null for others.
 const ElementType* find_array_type(const py::dtype& dtype) noexcept {
   const int number = canonical(dtype.num());
   const auto& types = element_types();
@@ -194,7 +194,7 @@ py::array new_array(const py::dtype& dtype, const std::vector<py::ssize_t>& shap
   }
 }
 
-// Of what runs return.
+// Returns the type of an output and the dtype of its array.
 std::pair<const ElementType*, py::dtype> output_type(ONNXTensorElementDataType number, const std::string& name) {
   const ElementType* type = find_array_type(number);
   if (type == nullptr) {

@@ -47,8 +47,8 @@ inline std::string name_of(const pybind11::dtype& dtype) {
 
 /// The dtype of a tensor's elements. Throws Error with ErrorKind::not_implemented where NumPy has none.
 pybind11::dtype dtype_of(ONNXTensorElementDataType type);
-/// That of the arrays which are taken and returned, also of the package ml_dtypes. Throws Error with
-/// ErrorKind::not_implemented where that is missing.
+/// The dtype of arrays of this type. Some types need the package ml_dtypes: if it is missing, this throws Error with
+/// ErrorKind::not_implemented.
 pybind11::dtype array_dtype_of(ONNXTensorElementDataType type);
 
 /// A NumPy array over a tensor in the CPU's memory, which `owner` keeps alive; of strings, a copy.

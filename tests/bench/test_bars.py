@@ -1,4 +1,4 @@
-"""A ratio's drop is told from noise, and the page draws the history."""
+"""The benchmark reports a ratio that dropped by more than its noise, and the page draws the history."""
 
 from __future__ import annotations
 

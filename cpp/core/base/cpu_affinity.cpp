@@ -28,7 +28,7 @@ std::vector<int> online() {
 
 constexpr double no_quota = std::numeric_limits<double>::infinity();
 
-// Of what is no number, such as "max" and "-1": none.
+// Returns how many cores a quota allows: `no_quota` if it is no number, such as "max" and "-1".
 double quota_of(const std::string& quota, const std::string& period) {
   const auto microseconds = [](const std::string& text) { return whole_number<std::uint64_t>(text).value_or(0); };
   const double cores = static_cast<double>(microseconds(quota)) / static_cast<double>(microseconds(period));
@@ -91,7 +91,7 @@ std::vector<int> numbers(const std::string& list) {
   return result;
 }
 
-// As sysfs names it: small letters, a domain of four digits (NVML prints eight).
+// Returns a device's PCI address as sysfs has it: small letters, and a domain of four digits (NVML prints eight).
 std::string sysfs_name(std::string id) {
   id = lower_case(std::move(id));
   const std::size_t domain = id.find(':');

@@ -32,7 +32,7 @@ std::vector<int> cpus_near(const std::string& pci_bus_id, const std::string& sys
 /// The CPUs of a memory node, as far as this process may use them; empty where there is no such node.
 std::vector<int> cpus_of_node(int node, const std::string& sysfs = "/sys");
 
-/// Those of these CPUs on which no thread of this process can run, whatever the calling one is bound to.
+/// The CPUs of the list on which no thread of this process can run, whatever the calling thread is bound to.
 std::vector<int> refused_cpus(const std::vector<int>& cpus);
 
 /// Binds a thread, by default the calling one, to these CPUs, so that memory that it touches first is theirs; false

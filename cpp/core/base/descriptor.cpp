@@ -17,7 +17,8 @@ constexpr std::size_t most = 4096;
 constexpr int free_place = 0;
 constexpr int of_parent = -1;  // its place is not used again: the parent's object may be freed in the child
 
-// One more than each. A forked child closes them without a lock: another thread may have held it.
+// Each place has the number of an open descriptor, plus one. A forked child closes the descriptors without a lock,
+// which another thread of the parent may have held.
 std::array<std::atomic<int>, most> places{};
 
 void close_in_child() {

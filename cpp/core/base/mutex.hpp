@@ -11,15 +11,15 @@
 #else
 #define ORTMULTI_ATTRIBUTE(attribute)
 #endif
-/// Of a variable: it is used with this mutex held.
+/// Says of a variable that it is used with this mutex held.
 #define ORTMULTI_GUARDED_BY(mutex) ORTMULTI_ATTRIBUTE(guarded_by(mutex))
-/// Of a function: who calls it holds this mutex.
+/// Says of a function that its caller holds this mutex.
 #define ORTMULTI_REQUIRES(mutex) ORTMULTI_ATTRIBUTE(requires_capability(mutex))
-/// Of a function: who calls it does not hold this mutex.
+/// Says of a function that its caller does not hold this mutex.
 #define ORTMULTI_EXCLUDES(mutex) ORTMULTI_ATTRIBUTE(locks_excluded(mutex))
-/// Of a function that returns a lock of this mutex.
+/// Says of a function that it returns a lock of this mutex.
 #define ORTMULTI_RETURNS_LOCK_OF(mutex) ORTMULTI_ATTRIBUTE(acquire_capability(mutex)) ORTMULTI_UNCHECKED
-/// Of a function in which the analysis does not see what is held.
+/// Says of a function that the analysis cannot see which locks it holds.
 #define ORTMULTI_UNCHECKED ORTMULTI_ATTRIBUTE(no_thread_safety_analysis)
 
 namespace ortmulti {

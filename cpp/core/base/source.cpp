@@ -15,7 +15,7 @@
 namespace ortmulti {
 namespace {
 
-// Of no bytes: an address all the same.
+// A range without bytes has this address.
 constexpr unsigned char nothing = 0;
 
 std::string nanoseconds(const timespec& time) {

@@ -28,7 +28,7 @@ std::optional<Number> whole_number(std::string_view text) {
   return whole ? std::optional(value) : std::nullopt;
 }
 
-/// With the letters A to Z as small ones, whatever the locale.
+/// The text with small letters in place of A to Z, whatever the locale.
 inline std::string lower_case(std::string text) {
   for (char& letter : text) {
     letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;

@@ -17,7 +17,7 @@ namespace {
 
 LeftThreads& cancelled_threads() { return process_singleton<LeftThreads>(); }
 
-// Closes those that there are.
+// Closes the sessions that were created; the others are null.
 void close_all(const std::vector<std::shared_ptr<Session>>& sessions) {
   for (const auto& session : sessions) {
     if (session) {

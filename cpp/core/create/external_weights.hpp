@@ -7,8 +7,8 @@
 
 namespace ortmulti {
 
-/// Moves values for external data from the options to a list of weights: those of at least `min_bytes`, in the host's
-/// memory.
+/// Moves values that the options give for external data into a list of weights. Values of fewer than `min_bytes`, and
+/// those on a GPU, stay in the options.
 WeightList take_external_weights(SessionOptions& options, std::uint64_t min_bytes);
 
 /// Adds weights to the options as values for external data. Reads those that are not in memory. Throws Error.

@@ -47,7 +47,7 @@ class Preload {
   std::vector<std::array<std::int64_t, 2>> matrices_;  // the shapes of the largest ones
 };
 
-/// As Preload::begin() for a model of this index on these devices; on all without a list.
+/// Calls Preload::begin() for a model of this index on these devices, or on all if there is no list.
 void begin_preload(OnnxRuntime& runtime, const std::optional<std::vector<int>>& devices, const ModelIndex& index);
 
 /// Waits for preloads on a device.

@@ -68,7 +68,7 @@ namespace ortmulti {
   each(mem_export_to_shareable_handle, cuMemExportToShareableHandle, 10020);  \
   each(mem_import_from_shareable_handle, cuMemImportFromShareableHandle, 10020);
 
-/// Those functions, looked up at run time. A plain table, so that tests can put their own functions in.
+/// These functions of the driver, looked up at run time. A plain table, so that tests can put their own functions in.
 struct CudaDriver {
 #define ORTMULTI_MEMBER(member, function, version) PFN_##function##_v##version member = nullptr
   ORTMULTI_CUDA_FUNCTIONS(ORTMULTI_MEMBER)

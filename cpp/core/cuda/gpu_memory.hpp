@@ -11,7 +11,8 @@ namespace ortmulti {
 /// A GPU's memory: who has how many bytes of it.
 struct GpuMemory {
   MemoryUses uses{};  ///< Of this process, as it counts them itself.
-  /// With its context, kernels and handles; none where NVML does not say, or says less than is counted.
+  /// What this process has, with its context, kernels and handles. None if NVML does not say, or says less than is
+  /// counted.
   std::optional<std::uint64_t> of_process;
   std::uint64_t used = 0;  ///< By all processes.
   std::uint64_t total = 0;

@@ -16,7 +16,7 @@ namespace {
 
 const char* const capturing = "capturing a CUDA graph";
 
-// Of unified addresses the driver knows where they lie; what it does not know is the host's.
+// The driver knows where unified addresses lie. An address that it does not know is the host's.
 bool on_device(const CudaDriver& driver, CUmemorytype type, const void* host, CUdeviceptr address) {
   if (type != CU_MEMORYTYPE_UNIFIED) {
     return type == CU_MEMORYTYPE_DEVICE;

@@ -22,7 +22,7 @@ constexpr std::uint64_t huge_page = 2U << 20U;
 
 std::uint64_t in_huge_pages(std::uint64_t bytes) { return (bytes + huge_page - 1) / huge_page * huge_page; }
 
-// Waits for what was asked of the default stream last.
+// Waits for the last operation on the default stream.
 void finish(CudaStartup& startup, CUresult asked, const std::string& what) {
   startup.check(asked, what);
   startup.check(startup.driver().stream_synchronize(default_stream), what);
@@ -126,7 +126,7 @@ CUmemAllocationProp CudaMemory::properties() const {
   return properties;
 }
 
-// Without stable addresses there is plain memory, which is no error.
+// If the driver has no stable addresses, plain memory is used, which is no error.
 void CudaMemory::reserve() {
   const CudaDriver& driver = startup_.driver();
   int supported = 0;

@@ -79,15 +79,16 @@ class CudaMemory : NonCopyable {
   std::size_t taken() const noexcept { return taken_; }
 
   bool stable() const noexcept { return reserved_ > 0; }
-  /// Of a stable address: gives the memory back, after the device's work is done. Whatever touches the address then is
-  /// fatal for the process. Does nothing if it is not there. Throws Error, with the memory there as before.
+  /// Gives the memory of a stable address back, after the device's work is done. An access to the address then is fatal
+  /// for the process. Does nothing if the memory is not there. If it throws Error, the memory is there as before.
   void give_back();
   /// Takes memory again, with no particular contents, if it is not there. Throws Error, with nothing taken, as the
   /// constructor does. `other`: a shared address takes this memory, of another process or another object, to be read.
   void take(const Descriptor* other = nullptr);
-  /// Of a stable address: what its memory takes.
+  /// The bytes that the memory of a stable address takes.
   std::size_t mapped_bytes() const noexcept { return reserved_; }
-  /// Of a shared address whose memory is there: nobody writes it from now on, and others may take it. Throws Error.
+  /// Returns a descriptor by which others may take the memory of a shared address. The memory must be there, and nobody
+  /// writes to it from now on. Throws Error.
   Descriptor share();
 
  private:

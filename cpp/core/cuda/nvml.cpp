@@ -10,7 +10,7 @@
 namespace ortmulti {
 namespace {
 
-// As nvml.h has them, which the driver does not bring along.
+// Declarations of nvml.h, which the driver does not bring along.
 constexpr int success = 0;
 constexpr int insufficient_size = 7;
 struct ProcessInfo {

@@ -37,9 +37,9 @@ struct Initializer {
 struct ModelIndex {
   std::vector<Initializer> initializers;
   std::uint64_t nodes = 0;  ///< Of all graphs and functions.
-  /// Of attributes that take at least 1 KiB each, without graphs in them: tree ensembles, tensors of Constant nodes.
+  /// The bytes of attributes that take at least 1 KiB each: tree ensembles, tensors of Constant nodes, but no graphs.
   std::uint64_t attribute_bytes = 0;
-  /// Of all graphs and functions: "MatMul", or with its domain "com.microsoft:MatMulNBits".
+  /// The operators of all graphs and functions: "MatMul", or with its domain "com.microsoft:MatMulNBits".
   std::set<std::string> operators;
   /// Names of what ONNX Runtime turns into initializers while loading: outputs of Constant nodes, sparse initializers.
   std::set<std::string> constants;

@@ -7,7 +7,7 @@
 namespace ortmulti {
 namespace {
 
-// Of the operators that tiny models have: they are the same in all later releases of the standard.
+// Operators of tiny models are the same in this and all later releases of the standard.
 constexpr std::uint64_t standard_opset = 17;
 constexpr std::uint64_t ir_version = 8;
 

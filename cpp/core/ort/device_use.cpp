@@ -12,7 +12,8 @@
 
 namespace ortmulti {
 
-// From one thread's end to the next one's on a device. Kept by the uses that began in it, and by the period before.
+// The time on a device from one thread's end to the next one's. The uses that began in a period keep it, and the period
+// before does.
 struct DeviceUse::Period {
   std::shared_ptr<const DeviceSyncGuard> guard;  // of the thread at its end
   std::shared_ptr<Period> next;

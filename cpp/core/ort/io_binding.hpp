@@ -38,7 +38,8 @@ class IoBinding : NonCopyable {
 
   const std::shared_ptr<Session>& session() const noexcept { return session_; }
 
-  /// As run_with_values() checks them. Where the session runs on another device, the value is copied there now.
+  /// Binds a value, checked as by run_with_values(). If the session runs on another device, the value is copied there
+  /// now.
   void bind_input(const std::string& name, std::shared_ptr<const Value> value);
   void bind_output(const std::string& name, std::shared_ptr<const Value> value);
   /// ONNX Runtime allocates the output at the first run, in the device's memory; later runs may write there again.

@@ -133,7 +133,7 @@ void apply_telemetry(Ort::Env& environment, bool enabled) {
   enabled ? environment.EnableTelemetryEvents() : environment.DisableTelemetryEvents();
 }
 
-// With the CPU's arena, and `threads` for its global thread pools where the core makes these.
+// Makes the environment with the CPU's arena, and with `threads` for its global thread pools if the core makes these.
 Ort::Env make_environment(const EnvironmentSettings& settings, OrtLoggingFunction log,
                           std::shared_ptr<ThreadGroup>& threads) {
   constexpr const char* name = "ortmulti";

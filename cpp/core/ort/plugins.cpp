@@ -101,7 +101,7 @@ std::string name_of(const EpDevice& device) {
   return parse_device(provider + ":" + (type < types.size() ? types[type] : "CPU")).name;
 }
 
-// With the lock.
+// The caller holds the lock.
 EpDevices find_devices(OnnxRuntime& runtime, const Plugins& registered) {
   const ort_api_compat::PluginApi api = ort_api_compat::plugin_api();
   EpDevices found;

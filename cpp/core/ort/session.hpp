@@ -117,7 +117,7 @@ class Session : NonCopyable {
     std::vector<bool> inputs_on_device;
     std::vector<bool> outputs_on_device;
   };
-  /// Nothing before release 1.23, which cannot tell.
+  /// Where the session's inputs and outputs lie. Nothing before release 1.23, which cannot tell.
   std::optional<Placement> placement();
 
   /// The nodes that the CPU computes, as `Gather "/embed/Gather"`, where the session was created with the config entry
@@ -146,7 +146,7 @@ class Session : NonCopyable {
       most_used += more.most_used;
     }
   };
-  /// Nothing before release 1.23, which cannot tell, and where there is no arena.
+  /// What the session's arena holds. Nothing if there is no arena, and before release 1.23, which cannot tell.
   std::optional<Arena> arena() const;
   enum class Shrink { now, in_next_run };
   /// Gives back what nobody uses of that. Where runs are under way, what lies beside their memory stays: a later run,

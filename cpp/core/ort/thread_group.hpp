@@ -79,7 +79,7 @@ class ThreadGroup : NonCopyable {
   friend struct LiveWorkers;
 };
 
-/// Of every group of this process that ONNX Runtime still has threads of, in the order of their making.
+/// The counts of every group of this process from which ONNX Runtime still has threads, in the order of their making.
 std::vector<ThreadCounts> thread_counts();
 
 }  // namespace ortmulti

@@ -18,7 +18,7 @@ namespace ortmulti {
 /// A value's type: a tensor, or what holds others.
 struct ValueType {
   ONNXType kind = ONNX_TYPE_UNKNOWN;
-  /// Of a tensor; of the keys of a map.
+  /// The type of a tensor's elements, or of a map's keys.
   ONNXTensorElementDataType element_type = ONNX_TENSOR_ELEMENT_DATA_TYPE_UNDEFINED;
   std::vector<ValueType> of;  ///< What a sequence or an optional holds, or a map's values: one type.
 };
@@ -59,7 +59,7 @@ std::vector<const char*> name_pointers(const std::vector<ValueInfo>& values);
 /// for more bytes than there are addresses, and for a type that has no elements of a fixed size.
 std::size_t tensor_bytes(ONNXTensorElementDataType type, const std::vector<std::int64_t>& shape);
 
-/// As above, of a tensor that is there.
+/// The bytes of this tensor's elements. Throws Error as the function above.
 std::size_t tensor_bytes(const Ort::Value& tensor);
 
 /// A copy in the host's memory of a tensor without strings, from wherever it lies.
@@ -105,7 +105,7 @@ class Value {
   /// "tensor(float)", "seq(tensor(int64))": as a model declares it.
   std::string type() const;
 
-  // Of tensors; they throw Error with ErrorKind::invalid_type for others.
+  // These are for tensors. They throw Error with ErrorKind::invalid_type for other values.
   std::vector<std::int64_t> shape() const;
   ONNXTensorElementDataType element_type() const;
   std::size_t bytes() const;

@@ -20,9 +20,9 @@ constexpr std::string_view used_prefix = "Using user supplied initializer with n
 constexpr std::string_view used_suffix = ").";
 constexpr std::string_view refused_prefix = "Cannot use user supplied initializer with name: (";
 constexpr std::string_view refused_suffix = ") because the ORT planned memory location";
-// That what a session saves is for this hardware alone, which is what it is made for here.
+// ONNX Runtime logs this warning: a saved model is for this hardware alone. Here it is made for nothing else.
 constexpr std::string_view saving_prefix = "Serializing optimized model with Graph Optimization level";
-// What ONNX Runtime throws right after, and may be no error to the user: the next try gives the weight otherwise.
+// ONNX Runtime throws this right after. It may be no error to the user, since the next try gives the weight otherwise.
 constexpr std::string_view failure_prefix = "Exception during initialization: ";
 
 // Follows the user's logid: these two characters, a digit for the user's severity, a number. ONNX Runtime may add ":"

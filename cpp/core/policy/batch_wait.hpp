@@ -17,8 +17,8 @@ class BatchWait {
   /// Notes a run: its rows, how many more waited at its end, and how long it took.
   void record_run(std::size_t rows, std::size_t left, std::chrono::nanoseconds time) noexcept;
 
-  /// With how many rows, of `most`, a run begins at once. `waited`: those that came before the session became free.
-  /// None did: as many as were there at once, in the last few runs.
+  /// The number of rows, of `most`, with which a run begins at once. `waited`: rows that came before the session became
+  /// free; if none did, the number is that of the rows which were there at once in the last few runs.
   std::size_t enough(std::size_t waited, std::size_t most) const noexcept;
 
   /// Notes a whole delay, or one that more than those expected ended: `rows` were there. `others`: runs that were under

@@ -27,9 +27,10 @@ class GraphDemand {
 
   /// Its graph cannot be made now. Its runs count from 0, and twice as many are needed.
   void postpone(const std::string& shape);
-  /// Nothing was seen of it.
+  /// Forgets what was seen of a shape.
   void forget(const std::string& shape) { seen_.use(shape) = {}; }
-  /// It can have no graph. Returns whether no other shape gets one either, since so many in a row could have none.
+  /// Notes that a shape can have no graph. Returns whether no other shape gets one either, since so many in a row could
+  /// have none.
   bool refuse(const std::string& shape);
   bool refused(const std::string& shape) { return seen_.use(shape).refused; }
   /// A graph was made.

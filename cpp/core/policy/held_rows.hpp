@@ -14,7 +14,7 @@ namespace ortmulti {
 /// lock.
 class HeldRows {
  public:
-  /// Of a run that has ended.
+  /// What is known of a run that has ended.
   struct Run {
     std::size_t rows = 0;    // of its requests
     std::size_t padded = 0;  // that it had
@@ -25,7 +25,7 @@ class HeldRows {
 
   /// The most rows of the next run. `most`: that were asked for.
   std::size_t choose(std::size_t most) const noexcept;
-  /// To which a run of so many rows is padded.
+  /// The number of rows to which a run of so many rows is padded.
   std::size_t padded(std::size_t rows) const noexcept { return rows < held_ && !proving_ ? held_ : rows; }
   /// `most`: rows that were asked for.
   void record(const Run& run, std::size_t most) noexcept;

@@ -109,7 +109,7 @@ class ResidencyPolicy {
   std::uint64_t budget() const noexcept { return budget_; }
   /// Bytes in use, with those that waking models have been promised.
   std::uint64_t used() const;
-  /// Of that the models' own, without set_other().
+  /// The models' part of used(), without set_other().
   std::uint64_t models() const;
   std::uint64_t needed(Id id) const { return needed(entries_.at(id)); }
   /// Whether the sessions of a model are being made again, or closed.

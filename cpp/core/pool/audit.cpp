@@ -84,7 +84,7 @@ bool read_output(const Request& request, std::size_t output, HostTensor& tensor)
   return true;
 }
 
-// Of floating-point inputs: what is left of larger numbers that cancel out is no smaller.
+// The largest magnitude of the floating-point inputs. Numbers that cancel out leave an error in proportion to it.
 double largest_input(const Request& request) {
   double largest = 0;
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {

@@ -45,7 +45,7 @@ class CapturedSession : public GpuSession {
   /// After a capture failed, which may have left what ONNX Runtime has for that thread amid one of its own: another
   /// thread does it from now on. The threads before stay as long as this object.
   void renew_thread();
-  /// Behind what was launched before, on whichever stream. Returns when it is expected to end.
+  /// Launches the graph behind what was launched before, on whichever stream. Returns when it is expected to end.
   LaunchTimes::Launch launch(const CudaGraph& graph, CUstream stream, const void* shape);
   /// Notes that the GPU has done it; as LaunchTimes::end().
   void end_launch(const LaunchTimes::Launch& launch, std::optional<LaunchTimes::Clock::time_point> woke);

@@ -14,7 +14,8 @@ class Deadlines {
   using Clock = Request::Clock;
   using Times = std::multimap<Clock::time_point, std::weak_ptr<Request>>;
 
-  /// Of one request, or of none where it has no deadline. Made before the request is accepted, since it takes memory.
+  /// The entry of one request; empty if it has no deadline. It is made before the request is accepted, since it takes
+  /// memory.
   static Times of(const std::shared_ptr<Request>& request);
   void add(Times one, Request& request);
   void remove(Request& request);

@@ -35,7 +35,7 @@ struct GraphCounts {
 struct DeviceStats {
   Device device;
 
-  // As it is now.
+  // The device as it is now.
   DeviceState state = DeviceState::ready;
   std::size_t sessions = 0;
   std::size_t busy = 0;       ///< Sessions that run something.

@@ -55,7 +55,7 @@ class GpuSession {
   bool writes_on_device(std::string_view output) const;
 
   std::shared_ptr<const CudaMemory> allocate(std::size_t bytes) { return blocks_->take(bytes); }
-  /// Those that nobody uses.
+  /// Frees the blocks of memory that nobody uses.
   void free_blocks() { blocks_->free(); }
 
  private:

@@ -99,7 +99,7 @@ struct Layout {
   }
 };
 
-// Of the first one that is traced, with the ids of all of them.
+// Returns the trace of the first request that has one, with the ids of all traced requests.
 RequestTrace joint_trace(const Requests& requests) {
   RequestTrace joint;
   for (const auto& request : requests) {

@@ -59,7 +59,7 @@ class Pool : public PoolMemory {
   /// Lets requests of different lengths run together from now on.
   void set_padding(std::shared_ptr<const Padding> padding);
 
-  // As those of Joining.
+  // These do the same as Joining's.
   void set_outputs(Joining::Outputs outputs);
   void set_apart_inputs(Joining::Apart inputs);
 
@@ -91,7 +91,7 @@ class Pool : public PoolMemory {
   std::exception_ptr why_late(const Request& request) const ORTMULTI_REQUIRES(mutex_);
   /// Fails the last request of a lower priority, if there is one.
   bool make_room_for(const Request& request, Requests& finished) ORTMULTI_REQUIRES(mutex_);
-  /// Without the pools that it continues.
+  /// The pool's statistics without those of the pools that it continues.
   PoolStats own_stats() const ORTMULTI_REQUIRES(mutex_);
 
   void start_timer(const Request& request) ORTMULTI_REQUIRES(mutex_);

@@ -19,7 +19,7 @@ struct Arenas {
   std::uint64_t unused = 0;
 };
 
-// Nothing where one of them does not tell.
+// Returns nothing if one of the sessions cannot say what its arena holds.
 std::optional<Arenas> arenas_of(const std::vector<std::shared_ptr<Runner>>& runners) {
   Arenas arenas;
   std::set<const void*> sessions;

@@ -46,7 +46,7 @@ struct PoolStats {
   std::uint64_t audit_ns = 0;           ///< How long these runs took.
   std::uint64_t unlike = 0;             ///< Requests that ran alone while only unlike ones waited to be batched.
 
-  /// As DeviceStats::for_each_count().
+  /// Does the same as DeviceStats::for_each_count().
   static void for_each_count(const auto& each) {
     each("rejected", &PoolStats::rejected);
     each("cancelled_waiting", &PoolStats::cancelled_waiting);

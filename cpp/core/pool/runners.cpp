@@ -16,7 +16,7 @@
 namespace ortmulti {
 namespace {
 
-// Of what is no tensor of elements of a fixed size: nothing.
+// Returns 0 for values that are no tensors of elements of a fixed size.
 std::uint64_t bytes_of(const Ort::Value& value) {
   if (value == nullptr || !value.HasValue() || !value.IsTensor()) {
     return 0;
@@ -151,7 +151,7 @@ Runners make_runners(const std::shared_ptr<Session>& session, const Serving& ser
   return runners;
 }
 
-// Of the sessions, which share it.
+// Returns the weights that all these sessions share. Throws Error if they cannot sleep.
 std::shared_ptr<CudaWeightStore> store_of(const std::vector<std::shared_ptr<Session>>& sessions) {
   std::shared_ptr<CudaWeightStore> store;
   for (const auto& session : sessions) {

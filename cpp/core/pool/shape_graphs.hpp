@@ -127,9 +127,9 @@ class ShapeGraphs : public std::enable_shared_from_this<ShapeGraphs>, NonCopyabl
   bool awaited(const std::string& key) const ORTMULTI_REQUIRES(mutex_) {
     return making_ && making_->key == key && !making_->cancelled && rule_.runs_before_capture == 1;
   }
-  /// Of all graphs.
+  /// The number of sessions of all graphs.
   std::size_t sessions() const ORTMULTI_REQUIRES(mutex_);
-  /// That may still be made.
+  /// The number of sessions that may still be made.
   std::size_t more_sessions() const ORTMULTI_REQUIRES(mutex_);
   void begin_making(const std::string& key, std::size_t sessions) ORTMULTI_REQUIRES(mutex_);
   /// Ends the making. Returns the graph that the shapes have already; null: none.

@@ -60,19 +60,20 @@ class TokenRows : public Receiver, public std::enable_shared_from_this<TokenRows
   void cancel();
 
   std::size_t count() const noexcept { return lengths_.size(); }
-  /// Those that are not submitted yet. For the thread that submits.
+  /// The number of rows that are not submitted yet. Only the thread that submits may call this.
   std::size_t left() const noexcept { return waiting_.size(); }
   /// The number of tokens of each.
   const std::vector<std::size_t>& lengths() const noexcept { return lengths_; }
 
-  // Of a row that answered() was called with: its table, and the first error of these rows.
+  // For a row with which answered() was called: the table, and the first error of these rows.
   float* table() noexcept;
   std::optional<std::exception_ptr> error_of(std::size_t first, std::size_t count) noexcept;
 
   // Once all are answered. A row without an answer has no particular values.
   std::size_t width() const noexcept { return width_; }
   std::unique_ptr<float[]> take_table() noexcept { return std::move(table_); }  // NOLINT(modernize-avoid-c-arrays)
-  /// Those that failed, in order; null: cancel() was called. Of what was never filled, one.
+  /// The rows that failed, in order. An error is null if cancel() was called. Rows that were never filled have one
+  /// entry.
   const std::vector<std::pair<std::size_t, std::exception_ptr>>& errors() const noexcept { return errors_; }
 
   void receive(Requests finished) noexcept override;

@@ -12,7 +12,7 @@ namespace ortmulti {
 /// has to be given. Its users hold the pool's mutex.
 class WaitingRequests {
  public:
-  /// Those for any device.
+  /// The requests for any device.
   const RequestQueue& for_any() const noexcept { return for_any_; }
   RequestQueue& for_any() noexcept { return for_any_; }
   /// In all queues.

@@ -43,7 +43,7 @@ class Footprint {
   Levels sleeps(double seconds) const;
   /// Bytes that it keeps asleep. `counted`: that it is known to have then.
   std::uint64_t kept(std::uint64_t counted) const;
-  /// Of what is kept, the part that its sleep has shown.
+  /// The part of the kept bytes that its sleep has shown.
   std::uint64_t shown(std::uint64_t kept) const noexcept { return kept - later_; }
 
  private:

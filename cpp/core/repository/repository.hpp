@@ -111,13 +111,14 @@ class Repository : public std::enable_shared_from_this<Repository> {
   /// Why no further sessions of models are to be made now, for users; empty where there is memory for them.
   std::string_view why_no_more(const Device& device);
 
-  /// Of each name on each device, however many models have it while one is replaced; without reservations.
+  /// The statistics of each name on each device, however many models have it while one is replaced. They are without
+  /// reservations.
   std::vector<ResidentStats> residents() const;
   std::vector<DeviceUse> devices() const;
 
  private:
   std::shared_ptr<DeviceSleep> gate(const Handle& resident, const std::shared_ptr<DeviceSleep>& sleeper);
-  /// Those that wait, in order of arrival.
+  /// The models that wait, in order of arrival.
   using Line = std::deque<const Resident*>;
   struct Managed {
     Managed(Device of, std::uint64_t budget) : device(std::move(of)), policy(budget) {}

@@ -9,7 +9,8 @@
 
 namespace ortmulti {
 
-// One in a line, for its lifetime, at whose ends the repository's lock is held.
+// A model's place in a line of models that wait, while this object lives. The caller that makes and destroys it holds
+// the repository's lock.
 class Repository::Turn : NonCopyable {
  public:
   Turn(Repository& repository, Line& line, const Resident& of) : repository_(repository), line_(line), of_(of) {
@@ -20,12 +21,12 @@ class Repository::Turn : NonCopyable {
     repository_.changed_.notify_all();
   }
 
-  // Until its turn has come. With the repository's lock.
+  // Waits until the model is first in the line. The caller holds the repository's lock.
   void wait() const ORTMULTI_UNCHECKED {
     repository_.changed_.wait(repository_.mutex_, [this] { return line_.front() == &of_ || of_.gone_; });
     check();
   }
-  // Throws if it is gone.
+  // Throws Error if the model was unloaded.
   void check() const {
     if (of_.gone_) {
       throw Error(ErrorKind::closed, "'" + of_.name + "' was unloaded before it woke");

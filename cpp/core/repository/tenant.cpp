@@ -10,7 +10,7 @@
 namespace ortmulti {
 namespace {
 
-// For a moment in which no model's sessions are made or closed.
+// The longest wait for a moment in which no model's sessions are made or closed.
 constexpr std::chrono::seconds quiet{5};
 constexpr std::chrono::milliseconds one_try{100};  // of a sleep
 constexpr double no_limit = 1e8;                   // seconds

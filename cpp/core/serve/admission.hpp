@@ -38,7 +38,7 @@ class Admission : NonCopyable {
     void resize_down(std::size_t bytes) noexcept;
     /// Counts here what was counted there.
     void take_over(Bytes& other) noexcept { count_ += std::exchange(other.count_, 0); }
-    /// One that counts for the same admission, and counts nothing yet.
+    /// Another object for the same admission, which counts nothing yet.
     Bytes another() const noexcept;
     std::size_t count() const noexcept { return count_; }
     /// The budget, of all that is counted.

@@ -9,7 +9,7 @@
 namespace ortmulti::serve {
 namespace {
 
-// Sooner copied than sent as a piece of its own.
+// An output of up to so many bytes is copied into the answer, which is faster than to send it as a piece of its own.
 constexpr std::size_t small_output = 4096;
 
 struct Outputs {
@@ -17,7 +17,7 @@ struct Outputs {
   std::vector<std::shared_ptr<const void>> owners;
 };
 
-// Strings in the protocol's binary form: each with its length before it.
+// Returns the strings in the protocol's binary form: each has its length before it.
 std::shared_ptr<const std::string> binary_strings(const Ort::Value& value, std::size_t count) {
   std::string content(value.GetStringTensorDataLength(), '\0');
   std::vector<std::size_t> begins(count);

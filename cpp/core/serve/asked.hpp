@@ -37,13 +37,13 @@ struct SentValue {
 };
 /// What it is in JSON: "a number".
 const char* type_name(SentValue::Kind kind) noexcept;
-/// As JSON has it, but texts as Python's repr() writes them; a list or an object in short.
+/// A value for messages: as JSON has it, but texts as Python's repr() writes them, and a list or an object in short.
 std::string repr(const SentValue& value);
 std::string repr(std::string_view text);
 /// At most so many characters of UTF-8.
 std::string shortened(std::string_view text, std::size_t most);
 
-/// Of a name that messages repeat.
+/// The most characters of a name that messages repeat.
 constexpr std::size_t most_name = 200;
 
 // Throw Refused for what the server has not.

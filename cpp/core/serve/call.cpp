@@ -9,7 +9,7 @@
 namespace ortmulti::serve {
 namespace {
 
-/// As a string of JSON; bytes that are no UTF-8 become U+FFFD.
+/// Returns the text as a string of JSON. Bytes that are no UTF-8 become U+FFFD.
 std::string in_json(std::string_view text) {
   constexpr std::string_view digits = "0123456789abcdef";
   std::string json = "\"";

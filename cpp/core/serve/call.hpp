@@ -97,7 +97,7 @@ class Call : NonCopyable {
 
   const Protocol protocol;
   std::string method;  ///< "POST"; gRPC has no other.
-  /// Without the query, and decoded: "/v2/models/a b/infer", "/inference.GRPCInferenceService/ModelInfer".
+  /// The path without the query, decoded: "/v2/models/a b/infer", "/inference.GRPCInferenceService/ModelInfer".
   std::string path;
   std::string query;  ///< Behind "?".
   Headers headers;
@@ -120,7 +120,7 @@ class Call : NonCopyable {
   };
   std::optional<Plain> plain;
 
-  // Of admission: freed with the call.
+  // What the call takes of admission, which is freed with it.
   Admission::Bytes bytes;  ///< Of its body, or its answer.
   /// Counts so many bytes beside the body, in place of those from before. False: there is no memory for them.
   bool reserve(std::size_t beside) {

@@ -78,7 +78,7 @@ std::string_view take_string(std::string_view& bytes) noexcept;
 
 // What JSON is written of.
 void append_json_text(std::string& out, std::string_view text);
-/// As Python writes a float.
+/// Appends a number as Python writes a float.
 void append_json_number(std::string& out, double number);
 void append_number(std::string& out, std::int64_t number);
 /// The elements of a tensor without strings, with commas between them.

@@ -17,7 +17,7 @@ namespace {
 
 using Listeners = std::vector<std::shared_ptr<const Socket>>;
 
-// Has room for so many further bytes of the body. A reply: there is none.
+// Makes room for so many further bytes of the body. Returns a refusal if the body would be too large, else null.
 std::unique_ptr<Reply> make_room(Call& call, std::size_t bytes, const Limits& limits) {
   if (bytes > limits.body - call.body.size()) {
     return std::make_unique<Reply>(refusal(call.protocol, 413,

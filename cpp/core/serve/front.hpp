@@ -62,7 +62,7 @@ class Front : NonCopyable {
   /// Takes listening sockets, which it closes, also where it throws: those of HTTP and those of gRPC. All loops of a
   /// protocol accept from all of them, and share the connections evenly. Throws Error.
   Front(Options options, const std::vector<int>& http, const std::vector<int>& grpc);
-  /// As end(), without waiting for what is under way.
+  /// Ends the server as end() does, without waiting for requests under way.
   ~Front();
 
   ServedModels& models() noexcept;

@@ -13,12 +13,12 @@
 namespace ortmulti::serve {
 namespace {
 
-// More than this is read, or written, by a worker: a megabyte of JSON takes some milliseconds.
+// A worker reads and writes bodies of more bytes, or numbers, than this: a megabyte of JSON takes some milliseconds.
 constexpr std::size_t most_in_loop = std::size_t{64} << 10;
 constexpr std::size_t most_numbers = 8192;
-// Of a request that is no infer: it has no tensors, nor texts.
+// The most bytes of a request that is no infer and has no texts.
 constexpr std::size_t most_of_others = std::size_t{64} << 10;
-// Is sent without a budget, as health is.
+// An answer of up to so many bytes is sent without a budget, as health is.
 constexpr std::size_t small_answer = 4096;
 constexpr std::chrono::seconds quiet_for{3};
 
@@ -238,7 +238,7 @@ void FrontCalls::written(const std::shared_ptr<Call>& call, std::optional<Reply>
   hand_over(call);
 }
 
-// Without the memory or the places for it, the answer is sent as it is.
+// If there is no memory or no place for the compression, the answer is sent as it is.
 std::optional<Call::Plain> FrontCalls::to_be_compressed(Call& call, Reply& reply) const {
   const std::size_t size = reply.size();
   if (call.protocol != Protocol::http || reply.status != 200 || size < shared_->options.compressed_from ||

@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::size_t most_logged = 8192;
 constexpr std::size_t most_workers = 2;
-// Of the places for requests, what is left for infer whatever holds Python up.
+// One of so many places for requests is kept for infer, also while other requests wait for Python.
 constexpr std::size_t share_of_infer = 4;
-// Of the memory for clients, what is kept for the next bodies.
+// One of so many parts of the memory for clients is kept for the next bodies.
 constexpr std::size_t share_kept = 16;
 
 constexpr std::array<const char*, 17> grpc_names{

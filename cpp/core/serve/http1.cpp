@@ -43,7 +43,7 @@ bool is_host(std::string_view text) {
   return characters.are_all_of(text);
 }
 
-/// Of a header, or of a chunk's extension: no control character but a tab.
+/// Whether a text may be a header's value, or a chunk's extension: it has no control character but a tab.
 bool is_value(std::string_view text) {
   return std::ranges::all_of(text, [](char byte) {
     return byte == '\t' || (static_cast<unsigned char>(byte) >= 0x20U && static_cast<unsigned char>(byte) != 0x7FU);

@@ -45,7 +45,7 @@ bool is_framing(std::string_view name) {
   return name == "content-length" || name == "transfer-encoding" || name == "connection" || name == "keep-alive";
 }
 
-/// Nothing in a header ends its line.
+/// Adds a header's line. Characters that would end the line early become blanks.
 void add_line(std::string& text, std::string_view name, std::string_view value) {
   const std::size_t begin = text.size();
   ((text += name) += ": ") += value;

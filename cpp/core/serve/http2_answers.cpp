@@ -17,7 +17,7 @@ nghttp2_nv field(std::string_view name, std::string_view value) {
   return {bytes(name), bytes(value), name.size(), value.size(), NGHTTP2_NV_FLAG_NONE};
 }
 
-/// As grpc-message has it: printable ASCII but "%"; all else is written "%E2".
+/// Returns the text as grpc-message has it: printable ASCII but "%", and all other bytes in the form "%E2".
 std::string percent_encoded(std::string_view text) {
   constexpr std::string_view digits = "0123456789ABCDEF";
   std::string encoded;

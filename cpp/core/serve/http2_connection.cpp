@@ -330,7 +330,8 @@ void Http2Connection::terminate(std::uint32_t error) {
   }
 }
 
-// Of functions that fail where memory is lacking, and where the stream is closed already, which does not matter.
+// Checks the result of a function of nghttp2. It fails if memory is lacking, or if the stream is closed already, which
+// does not matter.
 void Http2Connection::check(int result) {
   if (result == NGHTTP2_ERR_NOMEM) {
     broken_ = true;

@@ -22,7 +22,7 @@ class GrpcMessage {
   /// taken at once and counted as it is written, as HTTP's is: before, it takes no room in the machine's.
   std::optional<Reply> take(Call& call, std::string_view& bytes, const Limits& limits);
   bool complete() const noexcept { return prefix_size_ == prefix_.size() && rest_ == 0; }
-  /// Of the next one nothing has arrived.
+  /// Whether nothing of the next message has arrived.
   bool empty() const noexcept { return prefix_size_ == 0; }
   void clear() noexcept { *this = {}; }
 

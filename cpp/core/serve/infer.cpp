@@ -140,7 +140,7 @@ std::size_t bytes_of(const Ort::Value& output) {
   return string_tensor_bytes(info.GetElementCount(), characters) + info.GetElementCount() * each + 2 * characters;
 }
 
-// Has the pool run what was asked.
+// Submits a request to the model's pool.
 Begun submit(const std::shared_ptr<Call>& call, std::shared_ptr<const ServedModel> model, const Asked& asked,
              const std::shared_ptr<Receiver>& receiver) {
   const std::shared_ptr<Pool> pool = model->pool.lock();

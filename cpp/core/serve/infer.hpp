@@ -56,7 +56,7 @@ struct ServedModel {
   std::shared_ptr<Counts> counts = std::make_shared<Counts>();
   mutable AnswerSize answer_size;  ///< Of outputs.
   mutable AnswerSize text_size;    ///< Of those that are JSON, as text.
-  /// Of the last runs on the CPU, an average. 0: none is known.
+  /// The average time of the last runs on the CPU. 0: none is known.
   mutable std::atomic<std::chrono::nanoseconds> run_time{};
   mutable std::atomic<int> surprises{0};  ///< Runs that took long although they were expected to be short.
 };
@@ -125,7 +125,7 @@ struct Target {
   std::string version;  ///< May be empty.
   std::string id;       ///< The request's, over gRPC.
 };
-/// Nothing: it is no call of infer.
+/// The model that a call of infer names. Nothing for other calls.
 std::optional<Target> target_of(const Call& call);
 
 /// What became of a call: one of these.
@@ -165,7 +165,7 @@ constexpr const char* no_memory_for_answers = "the server has no memory left for
 /// Nobody waits for the answer any more; the receiver gets the request all the same.
 void cancel(const std::shared_ptr<InferRequest>& request);
 
-/// As refusal(); for a call of a stream, which goes on, an answer with the error. `id`: the request's.
+/// The refusal() of a call. A call of a stream, which goes on, gets an answer with the error. `id`: the request's.
 Reply refused(const Call& call, int status, std::string_view text, std::string_view id = {});
 
 }  // namespace ortmulti::serve

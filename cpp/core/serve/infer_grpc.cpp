@@ -14,7 +14,7 @@ namespace {
 
 using Kind = SentValue::Kind;
 
-// Numbers of fields, which are the protocol's.
+// The protocol's numbers of fields.
 namespace request_field {
 constexpr std::uint64_t model = 1, version = 2, id = 3, parameters = 4, inputs = 5, outputs = 6, raw = 7;
 }
@@ -34,7 +34,7 @@ Number number_in(std::string_view message, const WireField& field) {
   return number;
 }
 
-// Of an InferParameter, whose last field counts.
+// Reads an InferParameter, whose last field counts.
 SentValue read_parameter(std::string_view message, const WireField& field) {
   SentValue value;
   WireMessage parameter(field);
@@ -60,7 +60,7 @@ SentValue read_parameter(std::string_view message, const WireField& field) {
   return value;
 }
 
-// Of an entry of a map of parameters: its key, and its value where the key is one of those that matter.
+// Reads an entry of a map of parameters. Returns its key, and its value if the server reads this parameter.
 std::pair<std::string_view, SentValue> read_entry(std::string_view message, const WireField& field) {
   std::pair<std::string_view, SentValue> result;
   WireMessage entry(field);

@@ -8,7 +8,7 @@
 namespace ortmulti::serve {
 namespace {
 
-// Numbers of fields, which are the protocol's.
+// The protocol's numbers of fields.
 namespace response_field {
 constexpr std::uint64_t model = 1, version = 2, id = 3, parameters = 4, outputs = 5, raw = 6;
 }
@@ -16,7 +16,7 @@ namespace stream_field {
 constexpr std::uint64_t error = 1, response = 2;
 }
 
-// A field as it is written where it is not its default.
+// Adds a field, unless it has its default.
 void add_text(std::string& out, std::uint64_t number, std::string_view text) {
   if (!text.empty()) {
     out += wire_header(number, text.size());

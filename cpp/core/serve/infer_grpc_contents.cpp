@@ -1,4 +1,4 @@
-// Of a request over gRPC: values of inputs that are fields of the message, instead of raw bytes.
+// Reads inputs of a request over gRPC whose values are fields of the message instead of raw bytes.
 #include <algorithm>
 #include <cstring>
 #include <iterator>

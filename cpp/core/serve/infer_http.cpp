@@ -19,7 +19,7 @@ void check_object(const SentValue& value, const char* what) {
   }
 }
 
-// Nothing, null, 0 and the like are as good as an empty one.
+// Missing parameters, null, 0 and the like count as an empty object.
 void check_parameters(const SentValue& value, const char* what) {
   if (value.truthy) {
     check_object(value, what);

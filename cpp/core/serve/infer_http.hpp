@@ -17,7 +17,7 @@ struct InferPath {
   std::string model;
   std::string version;
 };
-/// Nothing for another path.
+/// The parts of a path of infer. Nothing for another path.
 std::optional<InferPath> infer_path(std::string_view path);
 
 /// Reads the body, which is JSON with the binary data of inputs behind it. Throws Refused.

@@ -199,7 +199,7 @@ void Inputs::take_values(Made& made, const AskedInput& input) {
   }
 }
 
-// Those of JSON are read all at once.
+// Reads an input's values. Values in JSON are read later, those of all inputs at once.
 void Inputs::read_values(const Made& made, const AskedInput& input, ValueWriter& writer) {
   if (input.form == Form::json) {
     writers_.push_back(writer);

@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-// A blank ends each.
+// NaN and the infinities of JSON are replaced by these numbers, each with a blank behind it.
 constexpr std::string_view nan_mark = "0e-0001";
 constexpr std::string_view infinity_mark = "0e-0002";
 
@@ -25,7 +25,7 @@ std::string explained(const std::string& what) {
   return is_utf8(text) ? shortened(text, most) : "it is not UTF-8";
 }
 
-// Keeps the error alone.
+// Keeps the parser's error, and ignores all values.
 class Complaint : public json::json_sax_t {
  public:
   bool null() override { return true; }

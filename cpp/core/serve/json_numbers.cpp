@@ -3,12 +3,13 @@
 namespace ortmulti::serve {
 namespace {
 
-// Then 64 bits hold an integer. With two digits of exponent a real is far from the ends of a double's range.
+// An integer of so many characters fits into 64 bits. A real with two digits of exponent is far from the ends of a
+// double's range.
 constexpr std::size_t longest_integer = 18;
 constexpr std::size_t longest_real = 64;
 constexpr std::size_t most_exponent_digits = 2;
 
-// Takes digits off; how many there were.
+// Removes digits from the text's beginning. Returns how many there were.
 std::size_t take_digits(std::string_view& text) noexcept {
   std::size_t count = 0;
   while (count < text.size() && text[count] >= '0' && text[count] <= '9') {

@@ -24,10 +24,10 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t most_accepted = 64;
 constexpr std::size_t most_events = 256;
-// Then others have their turn, however much there is to answer.
+// After so many rounds other work has its turn, however much there is to answer.
 constexpr std::size_t rounds_in_turn = 4;
 constexpr std::size_t all_rounds = std::numeric_limits<std::size_t>::max();
-// Until a process without a free descriptor tries again to accept.
+// How long a process without a free descriptor waits until it tries again to accept.
 constexpr auto pause_of_accepting = 50ms;
 constexpr auto until_tidy = 10s;
 // A connection that is not done with its time when it was told waits so long at least.

@@ -13,7 +13,7 @@
 namespace ortmulti::serve {
 namespace {
 
-// Of one connection in a turn: others have theirs soon.
+// The most bytes of one connection in a turn, so that other connections have their turns soon.
 constexpr std::size_t most_read_in_turn = std::size_t{256} << 10;
 constexpr std::size_t most_written_in_turn = std::size_t{1} << 20;
 constexpr std::uint64_t most_awaited = std::uint64_t{128} << 10;

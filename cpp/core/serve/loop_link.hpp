@@ -24,7 +24,7 @@ bool succeeds(const auto& call) noexcept {
 bool watch_descriptor(int epoll, int operation, int descriptor, std::uint32_t events, std::uint64_t key) noexcept;
 
 constexpr std::uint32_t events_of_reading = EPOLLIN | EPOLLRDHUP;
-/// Of a client that still sends when its connection is done, as the server ends.
+/// How long the ending server reads what a client still sends when its connection is done.
 constexpr std::chrono::milliseconds lingering_at_end{500};
 
 /// A connection with its socket.

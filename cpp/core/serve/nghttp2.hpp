@@ -46,7 +46,7 @@ std::string why_no_http2();
   each(submit_rst_stream);                                    \
   each(submit_goaway);
 
-/// Those functions, looked up at run time.
+/// These functions of nghttp2, looked up at run time.
 struct Nghttp2 {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it declares
 #define ORTMULTI_MEMBER(function) decltype(&nghttp2_##function) function = nullptr

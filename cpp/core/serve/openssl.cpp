@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* advice = "; install OpenSSL 3 (Debian and Ubuntu: libssl3, Fedora: openssl-libs)";
 
-// As the process ends, OpenSSL would free what threads may still use.
+// Without this flag OpenSSL would free at the end of the process what threads may still use.
 constexpr std::uint64_t init_no_atexit = 0x00080000;
 
 template <typename Function>

@@ -49,7 +49,7 @@ using SslChooseProtocol = int (*)(Ssl*, const unsigned char** chosen, unsigned c
   each(err_get_error, ERR_get_error, unsigned long, ());                                                         \
   each(err_error_string_n, ERR_error_string_n, void, (unsigned long, char*, std::size_t));
 
-/// Those functions, looked up at run time.
+/// These functions of OpenSSL, looked up at run time.
 struct OpenSsl {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it declares
 #define ORTMULTI_MEMBER(member, function, result, arguments) result(*member) arguments = nullptr

@@ -15,7 +15,7 @@
 namespace ortmulti::serve {
 namespace {
 
-// Of a message. std::regex takes stack for each.
+// The most characters of a message that are searched: std::regex takes stack for each.
 constexpr std::size_t most_characters = 1000;
 
 // std::regex looks ahead, but not behind: what stands before is put back.

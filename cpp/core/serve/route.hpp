@@ -26,7 +26,7 @@ bool has_request_stream(std::string_view path) noexcept;
 /// What calls of an unknown method are answered.
 Reply unknown_method(const Call& call);
 
-/// Without those at its ends.
+/// The path without slashes at its ends.
 std::string_view without_slashes(std::string_view path);
 /// The part up to the next slash, which is taken off the path with it.
 std::string_view take_path_part(std::string_view& path);

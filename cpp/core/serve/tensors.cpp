@@ -76,7 +76,7 @@ int priority_of(const SentValue& given, const ServedModel& model) {
   return static_cast<int>(model.priority - *given.integer);
 }
 
-// Of the time that the client waits: to receive and to read the request is a part of it.
+// Sets the deadline. The client's time includes that in which its request was received and read.
 void set_deadline(InferRequest& request, std::optional<double> seconds) {
   constexpr double most = 1e9;  // later than anybody waits, and a time that clocks have
   if (seconds) {

@@ -22,11 +22,12 @@ constexpr int error_zero_return = 6;
 constexpr std::size_t read_size = std::size_t{32} << 10;
 constexpr std::size_t record_size = std::size_t{16} << 10;
 constexpr std::size_t most_encrypted = std::size_t{64} << 10;  // of the inner connection's bytes, before they are sent
-// Behind those come the answers to what clients may ask for again and again, as new keys: beyond this it reads nothing.
+// The output also has answers to messages that clients may repeat, such as requests for new keys. With more bytes than
+// this to send, the connection reads nothing.
 constexpr std::size_t most_output = 2 * most_encrypted;
 constexpr std::size_t parts_at_once = 64;
 
-// Of the thread's connection that reads: bytes are there from room() to received() only.
+// The thread's buffer for the connection that reads. It has bytes only from room() to received().
 std::span<std::byte> read_buffer() {
   thread_local std::vector<std::byte> buffer(read_size);
   return buffer;

@@ -31,7 +31,7 @@ const OpenSsl& openssl_or_throw() {
   return *openssl;
 }
 
-// Of the first failure, which those that follow come from: "error:0480006C:PEM routines::no start line".
+// Returns the reason of the first failure, which caused the others: "error:0480006C:PEM routines::no start line".
 std::string reason_of_failure(const OpenSsl& openssl) {
   std::array<char, 256> text{};
   openssl.err_error_string_n(openssl.err_get_error(), text.data(), text.size());

@@ -9,7 +9,7 @@
 namespace ortmulti::serve {
 namespace {
 
-// Of a group: what is tokenized in few milliseconds.
+// The most characters of a group of texts: they are tokenized in few milliseconds.
 constexpr std::size_t most_characters = std::size_t{64} << 10;
 
 std::string with_tokens(const std::string& text, std::size_t tokens) {

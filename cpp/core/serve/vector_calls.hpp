@@ -47,7 +47,7 @@ class VectorGroup : NonCopyable {
   VectorGroup(std::shared_ptr<VectorCalls> calls, VectorWish wish) : calls_(std::move(calls)), wish_(std::move(wish)) {}
 
   const VectorWish& wish() const noexcept { return wish_; }
-  /// One request's behind another's. Once.
+  /// Gives away the texts, those of one request behind those of another. May be called once.
   std::vector<std::string> take_texts() noexcept { return std::move(texts_); }
   /// Counts the memory of the answers. False: some have none.
   bool reserve(std::size_t bytes_a_text);
@@ -75,7 +75,7 @@ class VectorGroup : NonCopyable {
   const VectorWish wish_;
   std::vector<std::string> texts_;
   std::deque<Member> members_;
-  // Under the lock of calls_.
+  // The lock of calls_ guards these.
   std::size_t left_ = 0;
   std::weak_ptr<TokenRows> rows_;
 };
@@ -88,7 +88,7 @@ class VectorCalls : public std::enable_shared_from_this<VectorCalls>, NonCopyabl
     std::function<void(std::shared_ptr<Call>)> ask;                       ///< Answers a call.
     std::function<void(std::shared_ptr<Call>, std::exception_ptr)> fail;  ///< Answers it with an error.
   };
-  /// Of what was answered.
+  /// Counts of what was answered.
   struct Counts {
     std::uint64_t texts = 0;
     std::uint64_t tokens = 0;

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// Bytes of a body: read in some tens of microseconds.
+// The most bytes of a body that is read here, in some tens of microseconds.
 constexpr std::size_t most_bytes = std::size_t{16} << 10;
 
 enum class Field : std::uint8_t { input, model, coding, dimensions, normalize, truncate, prompt, side, user };
@@ -132,7 +132,7 @@ const Names* names_of(std::string_view path) {
   return path == "/embed" || path == "/" ? &of_tei : nullptr;
 }
 
-// Of a byte of JSON: as Python has it, in texts and tokens.
+// A byte of JSON takes at most so many bytes of memory in Python, as texts and tokens.
 constexpr std::size_t bytes_of_byte = 4;
 
 }  // namespace

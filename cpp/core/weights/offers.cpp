@@ -26,7 +26,7 @@
 namespace ortmulti {
 namespace {
 
-// Answers whoever connects to one of the sockets.
+// Answers processes that connect to one of the sockets.
 class Answerer {
  public:
   std::uint64_t add(Descriptor listening, const Message& message, Descriptor memory) {

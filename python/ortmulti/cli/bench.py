@@ -15,12 +15,12 @@ from ortmulti.bench.experiment import Experiment
 from ortmulti.bench.measure import devices, results
 from ortmulti.bench.reports import plots
 
-from .options import Details, Devices, JsonFile, Markdown, Plot, Timeout, one_device, options_by_owner
+from .options import Details, Devices, JsonFile, Markdown, Plot, Threads, Timeout, one_device, options_by_owner
 from .output import bytes_written, is_stdout, print_json, print_paths, stderr, stdout, steps
 
 app = typer.Typer(help="Measure how fast sessions are created and how fast pools answer.", no_args_is_help=True)
 
-_Repeat = Annotated[int, typer.Option(help="How often each case is measured, each time in a new process.")]
+_Repeat = Annotated[int, typer.Option(help="Measurements of each case, each in a new process.")]
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
@@ -29,18 +29,18 @@ INTERRUPTED = 130
 def create(
     model: Annotated[
         list[str],
-        typer.Argument(help="One or more .onnx files, or their URLs in stores, such as s3://...", show_default=False),
+        typer.Argument(help=".onnx files, or their URLs in stores.", show_default=False),
     ],
     device_text: Devices = "all",
     counts: Annotated[
         str | None,
-        typer.Option(help="Numbers of sessions, such as 1,2,4, on the first devices of the list (default: 1 and all)."),
+        typer.Option(help="Numbers of sessions, such as 1,2,4 (default: 1 and all devices)."),
     ] = None,
     strategy_text: Annotated[
         str,
         typer.Option(
             "--strategies",
-            help="Strategies to compare. sequential is plain onnxruntime in a loop: the speedup is over it.",
+            help="Strategies to compare; sequential, onnxruntime in a loop, is what the speedup is over.",
         ),
     ] = ",".join(strategies.names()),
     repeat: _Repeat = 5,
@@ -48,43 +48,36 @@ def create(
         bool,
         typer.Option(
             "--cold",
-            help="Remove the model from the page cache before each measurement, and also time one read of its files.",
+            help="Remove the model from the page cache before each, and time one read of its files.",
         ),
     ] = False,
     no_entry: Annotated[
         bool,
         typer.Option(
             "--no-entry",
-            help="Measure the first load: empty the cache of optimized models before each measurement. Your own cache "
-            "stays as it is.",
+            help="Measure the first load, with an empty cache of optimized models. Your own stays as it is.",
         ),
     ] = False,
     contexts_ready: Annotated[
-        bool, typer.Option("--contexts-ready", help="Create the GPUs' CUDA contexts before each measured creation.")
+        bool, typer.Option("--contexts-ready", help="Create the CUDA contexts before each.")
     ] = False,
     second_model: Annotated[
         bool,
-        typer.Option("--second-model", help="Load a small model before each measured creation."),
+        typer.Option("--second-model", help="Load a small model before each."),
     ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            help="CPU threads of each session (intra_op_num_threads) "
-            "(default: the cores divided by the number of sessions; 1 on GPUs)."
-        ),
-    ] = None,
+    threads: Threads = None,
     provider_option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[STRATEGY:]NAME=VALUE",
-            help="An option of the CUDA provider, for all strategies or for one. Repeatable.",
+            help="An option of the CUDA provider, of all strategies or one. Repeatable.",
         ),
     ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[STRATEGY:]NAME=VALUE",
-            help="A session configuration entry, for all strategies or for one. Repeatable.",
+            help="A session configuration entry, of all strategies or one. Repeatable.",
         ),
     ] = None,
     timeout: Timeout = 1800.0,
@@ -95,8 +88,7 @@ def create(
 ) -> None:
     """Compare strategies that create sessions of a model on several devices.
 
-    Without GPUs, N devices are N sessions on the CPU. On GPUs, the start of the driver alone is measured too: no
-    strategy can be faster.
+    On GPUs the start of the driver alone is measured too: no strategy can be faster.
     """
     device_sets = devices.device_sets(
         devices.parse_devices(device_text), devices.parse_counts(counts) if counts is not None else None
@@ -142,8 +134,8 @@ def bench_gil(
 ) -> None:
     """Measure how long other Python threads stand still while a session is created.
 
-    A thread sleeps for one millisecond, again and again. A wake-up that comes more than 5 ms late counts. The table has
-    the sum of these delays and the largest one, as shares of the creation time.
+    A thread sleeps for one millisecond, again and again. The table has the sum of the delays above 5 ms and the largest
+    one, as shares of the creation time.
     """
     checked = one_device(device)
     with tempfile.TemporaryDirectory(prefix="ortmulti-") as folder:

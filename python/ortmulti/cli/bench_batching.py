@@ -10,27 +10,27 @@ import typer
 from ortmulti.bench.batching import Settings
 
 from .bench import conduct
-from .options import JsonFile, Markdown, Model, OneDevice, Sequences, Timeout, one_device
+from .options import JsonFile, Markdown, Model, OneDevice, Seconds, Sequences, Timeout, one_device
 
 
 def bench_batching(
     model: Model,
     device: OneDevice = "all",
-    clients: Annotated[int, typer.Option(help="Threads that each send one request and wait for its answer.")] = 32,
+    clients: Annotated[int, typer.Option(help="Threads that send one request after another.")] = 32,
     inputs: Annotated[
         Path | None,
         typer.Option("--input", metavar="FILE", help="An .npz file with one request (default: random, of one row)."),
     ] = None,
     sequence: Sequences = 16,
-    seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
-    repeat: Annotated[int, typer.Option(help="Rounds. Each measures every setting in a new process.")] = 3,
+    seconds: Seconds = 3.0,
+    repeat: Annotated[int, typer.Option(help="Rounds, with a new process for every setting.")] = 3,
     timeout: Timeout = 600.0,
     json: JsonFile = None,
     markdown: Markdown = None,
 ) -> None:
     """Compare sessions, threads and batches of a pool for a model and its number of clients.
 
-    For each setting: answers a second, latencies, processor time of an answer, requests in a run, and memory.
+    The table has answers a second, latencies, processor time of an answer, requests in a run, and memory.
     """
     experiment = Settings(
         [model],

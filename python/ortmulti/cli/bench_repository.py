@@ -10,47 +10,45 @@ import typer
 from ortmulti.bench.repository.plan import Repository
 
 from .bench import conduct
-from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device
+from .options import Batch, JsonFile, OneDevice, Seconds, Sequences, Timeout, WarmSeconds, one_device
 
 
 def bench_repository(
     model: Annotated[
         list[Path], typer.Argument(help="Several .onnx files, the most popular one first.", show_default=False)
     ],
-    budget: Annotated[str, typer.Option(help="The memory for models: bytes, or such as 8GiB.")],
+    budget: Annotated[str, typer.Option(help="The memory for models, in bytes or such as 8GiB.")],
     rate: Annotated[
         float | None,
         typer.Option(
-            help="Requests a second (default: the smaller of 60% of the capacity with all models awake, and 40% of the "
-            "rate that wakes allow if the most popular models stay awake)."
+            help="Requests a second (default: 60% of what all models awake could answer, or 40% of what wakes allow, "
+            "whichever is less)."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long each measurement lasts.")] = 20.0,
-    warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 5.0,
+    seconds: Seconds = 20.0,
+    warm_seconds: WarmSeconds = 5.0,
     device: OneDevice = "all",
     burst: Annotated[
         bool,
         typer.Option(
             "--burst",
-            help="The models that fit into the budget get the load. Every second another model gets 20 requests at "
-            "once.",
+            help="Load only models that fit into the budget together. Every second another one gets 20 requests.",
         ),
     ] = False,
-    repeat: Annotated[int, typer.Option(help="Rounds. Each measures everything in new processes.")] = 1,
+    repeat: Annotated[int, typer.Option(help="Rounds, with new processes.")] = 1,
     batch: Batch = 1,
     sequence: Sequences = 16,
     timeout: Timeout = 1800.0,
     json: JsonFile = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw latencies, and which models were awake: .png, .svg or .pdf."),
+        typer.Option(metavar="FILE", help="Draw latencies and which models were awake, as .png, .svg or .pdf."),
     ] = None,
 ) -> None:
     """Measure the latencies of many models behind a budget of memory.
 
-    A model repository is compared with one that has room for all models, and with onnxruntime's sessions created on
-    demand. A simulation predicts its latencies. The exit status is 1 if an answer differs, a request failed, or the
-    budget was exceeded.
+    A model repository is compared with one that has room for all models, with onnxruntime's sessions created on demand,
+    and with a simulation. The exit status is 1 if an answer differs, a request failed, or the budget was exceeded.
     """
     experiment = Repository(
         list(dict.fromkeys(model)),

@@ -22,15 +22,14 @@ def bench_run(
     model: Annotated[
         list[str],
         typer.Argument(
-            help="Models: .onnx files, or generated ones such as tiny-kernels, resnet50, resnet50:precision=fp16, "
-            "phi3-mini:layers=4 (`ortmulti models list`).",
+            help=".onnx files, or generated models such as resnet50:precision=fp16 (`ortmulti models list`).",
             show_default=False,
         ),
     ],
     device_text: shared.Devices = "all",
     counts: Annotated[
         str | None,
-        typer.Option(help="Numbers of devices, such as 1,2,4 (default: 1, 2, 4, ... and all of them)."),
+        typer.Option(help="Numbers of devices, such as 1,2,4 (default: 1, 2, 4, ... and all)."),
     ] = None,
     variants: Annotated[
         str,
@@ -41,21 +40,20 @@ def bench_run(
     ] = "core,threads,processes",
     batch: Annotated[str, typer.Option(help="Batch sizes, such as 1,32.")] = "1",
     sequence: shared.Sequences = 16,
-    inputs: Annotated[str, typer.Option(help="Where the inputs lie: host, or device (core only).")] = "host",
-    outputs: Annotated[str, typer.Option(help="Where the outputs stay: host, or device (core only).")] = "host",
-    in_flight: Annotated[int, typer.Option(help="Requests in flight for each session, in the closed loop.")] = 4,
+    inputs: Annotated[str, typer.Option(help="Where inputs lie: host, or device (core only).")] = "host",
+    outputs: Annotated[str, typer.Option(help="Where outputs stay: host, or device (core only).")] = "host",
+    in_flight: Annotated[int, typer.Option(help="Requests in flight for each session in the closed loop.")] = 4,
     rate: Annotated[
         str | None,
         typer.Option(
-            help="Also measure open loops at these rates: 200,400 (requests a second) or 0.5x,0.8x,0.95x (of the "
-            "closed loop's rate)."
+            help="Also measure open loops: at 200,400 requests a second, or 0.5x,0.8x of the closed loop's rate."
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long a measurement lasts.")] = 3.0,
-    warm_seconds: Annotated[float, typer.Option(help="How long each measurement warms up before.")] = 1.0,
-    repeat: Annotated[int, typer.Option(help="Rounds. Each round measures every case in a new process.")] = 5,
+    seconds: shared.Seconds = 3.0,
+    warm_seconds: shared.WarmSeconds = 1.0,
+    repeat: Annotated[int, typer.Option(help="Rounds, with a new process for every case.")] = 5,
     ceiling: Annotated[
-        bool, typer.Option(help="Also measure each variant with a model that does nothing: the highest possible rate.")
+        bool, typer.Option(help="Also measure a model that does nothing, which gives the highest possible rate.")
     ] = True,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of each session (default: the pool's choice).")
@@ -71,8 +69,8 @@ def bench_run(
 ) -> None:
     """Compare the throughput and latency of pools, and of onnxruntime in threads, on one device and on several.
 
-    Each measurement is a new process. A closed loop keeps a fixed number of requests in flight. An open loop sends
-    requests at a given rate and counts latency from when a request was to arrive.
+    A closed loop keeps a fixed number of requests in flight. An open loop sends requests at a given rate and counts
+    latency from when a request was to arrive.
     """
     available = devices.parse_devices(device_text)
     plan = RunPlan(  # wrong arguments are found before models are made

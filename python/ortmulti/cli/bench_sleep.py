@@ -14,24 +14,24 @@ from .options import Batch, JsonFile, OneDevice, Sequences, Timeout, one_device
 
 
 def bench_sleep(
-    model: Annotated[list[Path], typer.Argument(help="One or more .onnx files.", show_default=False)],
+    model: Annotated[list[Path], typer.Argument(help=".onnx files.", show_default=False)],
     device: OneDevice = "all",
     kinds: Annotated[
         str | None,
         typer.Option(
-            help="Kinds of sleep: files and pinned (level weights, woken from the files or from a pinned copy), and "
-            "other levels by their names, such as session (default: all of them; on the CPU session).",
+            help="Kinds of sleep: files and pinned (weights come from the files or a pinned copy), and session "
+            "(default: all; on the CPU session).",
         ),
     ] = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Capture CUDA graphs.")] = False,
-    repeat: Annotated[int, typer.Option(help="Rounds. Each measures every kind.")] = 10,
+    repeat: Annotated[int, typer.Option(help="Rounds of all kinds.")] = 10,
     sleeps: Annotated[
         int,
         typer.Option(
             "--random",
             metavar="N",
-            help="Also sleep N times at random times while four threads send requests, with each kind in a new "
-            "process. All answers are compared bit for bit, and the memory after 100 sleeps with that at the end.",
+            help="Also sleep N times at random times while four threads send requests. All answers are compared bit "
+            "for bit, and the memory after 100 sleeps with that at the end.",
         ),
     ] = 0,
     batch: Batch = 1,
@@ -41,8 +41,8 @@ def bench_sleep(
 ) -> None:
     """Measure how long a pool sleeps and wakes, and what a sleeping pool keeps.
 
-    Each model has a process of its own, in which the kinds of sleep take turns. A wake is compared with a copy from
-    pinned memory and with creating onnxruntime's session again. The exit status is 1 if an answer differs.
+    A wake is compared with a copy from pinned memory and with creating onnxruntime's session again. The exit status is
+    1 if an answer differs.
     """
     experiment = Sleep(
         list(dict.fromkeys(model)),

@@ -29,8 +29,7 @@ from .output import print_json, say, size_text, table
 
 
 def devices_command(as_json: AsJson = False) -> None:
-    """Show the devices, the driver, ONNX Runtime and the CUDA libraries, and whether sessions will work; and the
-    weights that processes share.
+    """Show devices, the driver, ONNX Runtime and the CUDA libraries, whether sessions will work, and shared weights.
 
     The exit status is 1 if no session can be created, not even on the CPU.
     """

@@ -14,7 +14,18 @@ from ortmulti.bench.measure import results
 from ortmulti.errors import Error, InvalidArgument
 
 from .bench import INTERRUPTED, check_plot
-from .options import ConfigEntries, CustomOps, JsonFile, ProviderOptions, Timeout, library_paths, name_values
+from .options import (
+    Batch,
+    ConfigEntries,
+    CustomOps,
+    JsonFile,
+    ProviderOptions,
+    Sequences,
+    Threads,
+    Timeout,
+    library_paths,
+    name_values,
+)
 from .output import is_stdout, print_json, print_paths, stdout, steps
 
 
@@ -27,24 +38,23 @@ def diagnose_command(
         str,
         typer.Option(
             "--devices",
-            help="Devices, one for each session. all: every GPU, or else the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1; "
-            "cpu*2 is two sessions on the CPU.",
+            help="all: every GPU, or else the CPU. Or a list: cpu, 0,1. cpu*2 is two sessions there.",
         ),
     ] = "all",
     ways: Annotated[
         str,
         typer.Option(
-            help="Ways to create sessions. sequential is plain onnxruntime in a loop. Findings are about the first way."
+            help="Ways to create sessions; sequential is onnxruntime in a loop. Findings are about the first."
         ),
     ] = ",".join(strategies.names()),
     repeat: Annotated[
-        int | None, typer.Option(help="How often each way is measured at most (default: 5; with --quick 1).")
+        int | None, typer.Option(help="Measurements of each way at most (default: 5; with --quick 1).")
     ] = None,
     budget: Annotated[
         float | None,
         typer.Option(
             help="Seconds after which no repetition begins (default: 50; with --quick 20). Each way is measured at "
-            "least once, however long that takes."
+            "least once."
         ),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Measure each way and experiment once.")] = (False),
@@ -52,14 +62,9 @@ def diagnose_command(
         Path | None,
         typer.Option("--input", metavar="FILE", help="An .npz file with an array for each input (default: random)."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
-    sequence: Annotated[int, typer.Option(help="Size of their other dynamic dimensions.")] = 16,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            help="CPU threads of each session (default: the cores divided by the number of sessions; 1 on GPUs)."
-        ),
-    ] = None,
+    batch: Batch = 1,
+    sequence: Sequences = 16,
+    threads: Threads = None,
     custom_ops: CustomOps = None,
     provider_option: ProviderOptions = None,
     config: ConfigEntries = None,
@@ -67,13 +72,13 @@ def diagnose_command(
     json: JsonFile = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the report as one HTML page that works without a network."),
+        typer.Option(metavar="FILE", help="Write the report as one HTML page, which needs no network."),
     ] = None,
 ) -> None:
     """Find out where a model's start spends its time, and which change would help most.
 
     Each way to create sessions is traced in new processes, on the first device and on all devices. Experiments show
-    what each way waits for. The change of the first finding is tried out. After Ctrl-C the results so far are reported.
+    what it waits for, and the change of the first finding is tried.
     """
     check_plot(html and html.with_suffix(".svg"))
     if model.suffix == ".json":

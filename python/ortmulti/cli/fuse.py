@@ -11,7 +11,7 @@ from rich.markup import escape
 
 import ortmulti
 
-from .options import CustomOps, session_options
+from .options import AsJson, CustomOps, session_options
 from .output import print_json, say, table, working
 
 
@@ -20,19 +20,19 @@ def fuse_command(
     to: Annotated[Path, typer.Argument(help="The new file or folder.")],
     device: Annotated[
         str | None,
-        typer.Option(help="cpu, cuda or cuda:N: where it is compared and timed (default: a GPU, or else the CPU)."),
+        typer.Option(help="Where it is compared and timed: cpu, cuda or cuda:N (default: a GPU, or else the CPU)."),
     ] = None,
     precision: Annotated[
         Literal["fp32", "fp16"],
-        typer.Option(help="fp16: also compute with half precision. Inputs and outputs keep their types."),
+        typer.Option(help="fp16: compute with half precision. Inputs and outputs keep their types."),
     ] = "fp32",
     custom_ops: CustomOps = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a faster form of an encoder: its attention becomes operators of ONNX Runtime's.
 
-    The new file is kept only if its outputs are the model's, but for rounding, and if it is faster on the device.
-    A folder's model also pools by itself, and leaves out padding on GPUs.
+    It is kept only if it is faster on the device and its outputs are the model's, but for rounding. A folder's model
+    also pools by itself, and leaves out padding on GPUs.
     """
     with working(f"fusing {model}"):
         make = ortmulti.text.fuse if model.is_dir() else ortmulti.fuse

@@ -31,7 +31,7 @@ from ortmulti.pool.rows import Rows, RowVerdict, check_inputs
 from ortmulti.remote.model import INLINE
 from ortmulti.text.settings import find_files, read_settings
 
-from .options import AsJson, CustomOps, ModelOrUrl, session_options
+from .options import AsJson, Batch, CustomOps, ModelOrUrl, session_options
 from .output import print_json, say, size_text, stderr, steps, table, working
 
 _MOST_REASONS = 5
@@ -51,18 +51,17 @@ _NO_GRAPH = {
 def inspect_command(
     model: ModelOrUrl,
     batching: Annotated[
-        bool, typer.Option("--batching", help="Run random requests alone and together, and compare their answers.")
+        bool, typer.Option("--batching", help="Compare answers of random requests, alone and together.")
     ] = False,
     custom_ops: CustomOps = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a model's inputs, outputs, dynamic dimensions, weights and opset, and whether GPUs can share its weights and
-    capture its runs as CUDA graphs. Says of each output whether requests for it can be joined.
+    """Show a model's inputs, outputs, weights and opset, whether GPUs can share its weights and capture CUDA graphs,
+    and for which outputs requests can be joined.
 
-    MODEL may also be the folder of an exported model of texts, with a tokenizer.json: then it also says what its files
-    say. If that does not load, it says what was found and why, and the exit status is 1. Opens the model once on the
-    CPU, without optimizing it. Runs made-up inputs with it if its weights take at most 1 GiB. With --batching the exit
-    status is 1 if requests for some outputs are not joined, or if that could not be tried.
+    MODEL may also be the folder of an exported model of texts, with a tokenizer.json. The model is opened on the CPU
+    without optimization, and run if its weights take at most 1 GiB. The exit status is 1 if a folder does not load, or
+    if --batching finds requests that cannot be joined, or could not try.
     """
     texts = _texts(model) if Path(model).is_dir() else None
     with working(f"opening {model}"):
@@ -354,26 +353,25 @@ def run_command(
         typer.Option(
             "--input",
             metavar="[NAME=]FILE",
-            help="An .npy file for the input NAME, or for the only input; or an .npz file with several. May be "
-            "repeated (default: random).",
+            help="An .npy file for one input, or an .npz file with several (default: random). Repeatable.",
         ),
     ] = None,
     dimensions: Annotated[
         list[str] | None,
-        typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension; may be repeated."),
+        typer.Option("--dim", metavar="NAME=SIZE", help="Size of a dynamic dimension. Repeatable."),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")] = 1,
+    batch: Batch = 1,
     sequence: Annotated[
         int | None,
         typer.Option(
-            help=f"Size of their other dynamic dimensions. Default: {SEQUENCE}; if the model refuses it, "
-            f"{' or '.join(map(str, LARGER))}."
+            help=f"Size of other dynamic dimensions of random inputs (default: {SEQUENCE}, else "
+            f"{' or '.join(map(str, LARGER))})."
         ),
     ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, cuda:N, openvino:CPU, or all: the first GPU, or else the CPU.")
     ] = "all",
-    repeat: Annotated[int, typer.Option(help="How many runs are timed, after a first one.")] = 20,
+    repeat: Annotated[int, typer.Option(help="Runs that are timed, after a first one.")] = 20,
     output: Annotated[
         Path | None, typer.Option("--output", "--out", metavar="FILE", help="Write the outputs to an .npz file.")
     ] = None,

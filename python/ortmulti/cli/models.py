@@ -29,7 +29,7 @@ def make_model(
     output: Annotated[Path, typer.Option("--output", "--out", help="The folder for its files.")] = Path("models"),
     layers: Annotated[int | None, typer.Option(help="Layers, for phi3-mini and encoder.")] = None,
     hidden: Annotated[
-        int | None, typer.Option(help="Width of the layers, for encoder: a multiple of 12; of 16 from 1024 on.")
+        int | None, typer.Option(help="Width, for encoder: a multiple of 12, of 16 from 1024 on.")
     ] = None,
     precision: Annotated[str | None, typer.Option(help="fp16 or fp32; not for matmul.")] = None,
     megabytes: Annotated[int | None, typer.Option(help="Size of the weights, for matmul.")] = None,

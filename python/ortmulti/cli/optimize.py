@@ -19,7 +19,7 @@ from ortmulti.loading.tuning_options import LEVELS
 from ortmulti.optimized import Cache
 from ortmulti.optimized.optimize import OptimizedModel
 
-from .options import CustomOps, name_values, path_or_url, session_options
+from .options import AsJson, CustomOps, name_values, path_or_url, session_options
 from .output import print_json, say, size_text, table, working
 
 _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
@@ -28,7 +28,7 @@ _LEVELS = {name: level for name, level in LEVELS.items() if name != "disabled"}
 def optimize_command(
     model: Annotated[
         Path | None,
-        typer.Argument(help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://.", parser=path_or_url),
+        typer.Argument(help="An .onnx file, or its URL: s3://, gs://, az:// or https://.", parser=path_or_url),
     ] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:N or openvino:CPU (default: a GPU, or else the CPU).")
@@ -36,19 +36,15 @@ def optimize_command(
     provider_option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the device's provider. Repeatable.")
     ] = None,
-    level: Annotated[
-        str, typer.Option(help="Optimization level of the sessions that load it: basic, extended, layout or all.")
-    ] = "all",
+    level: Annotated[str, typer.Option(help="Level of optimization: basic, extended, layout or all.")] = "all",
     custom_ops: CustomOps = None,
     compare: Annotated[
         bool,
-        typer.Option(
-            "--compare/--no-compare", help="Run both models with random inputs and compare the outputs' bits."
-        ),
+        typer.Option("--compare/--no-compare", help="Compare the outputs' bits with random inputs."),
     ] = True,
     list_entries: Annotated[bool, typer.Option("--list", help="List the cache instead.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Empty the cache instead.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Optimize a model ahead of loading, or list or clear the cache of optimized models."""
     if sum((model is not None, list_entries, clear)) != 1:

@@ -24,34 +24,33 @@ def path_or_url(text: str) -> Any:
 ModelOrUrl = Annotated[
     Path,
     typer.Argument(
-        help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://.",
+        help="An .onnx file, or its URL: s3://, gs://, az:// or https://.",
         parser=path_or_url,
         metavar="MODEL",
         show_default=False,
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the result as JSON. - prints it instead of the table."),
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON; - prints it."),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result: .png, .svg or .pdf.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the result, as .png, .svg or .pdf.")]
 Markdown = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as Markdown.")]
-Details = Annotated[bool, typer.Option("--details", help="Show the columns for specialists, too.")]
+Details = Annotated[bool, typer.Option("--details", help="Show all columns.")]
 
 Devices = Annotated[
     str,
     typer.Option(
         "--devices",
-        help="all: every GPU, or else two sessions on the CPU. Or a list: cpu, 0,1, cuda:0,cuda:1. cpu*4 is four "
-        "sessions on the CPU.",
+        help="all: every GPU, or else two sessions on the CPU. Or a list: cpu, 0,1. cpu*4 is four sessions there.",
     ),
 ]
 OneDevice = Annotated[
     str, typer.Option("--devices", help="One device, such as 0 or cpu. all: the first GPU, or else the CPU.")
 ]
-Batch = Annotated[int, typer.Option(help="Size of the dynamic batch dimension.")]
-Sequences = Annotated[int, typer.Option(help="Size of the other dynamic dimensions.")]
+Batch = Annotated[int, typer.Option(help="Size of the dynamic batch dimension of random inputs.")]
+Sequences = Annotated[int, typer.Option(help="Size of other dynamic dimensions of random inputs.")]
 ProviderOptions = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the CUDA provider. Repeatable.")
 ]
@@ -62,7 +61,13 @@ CustomOps = Annotated[
     list[Path] | None,
     typer.Option("--custom-ops", metavar="FILE", help="A library of custom operators, whose code runs. Repeatable."),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="CPU threads of each session (default: the cores divided by the sessions; 1 on GPUs)."),
+]
 Timeout = Annotated[float, typer.Option(help="Seconds after which a measurement fails.")]
+Seconds = Annotated[float, typer.Option(help="Seconds of a measurement.")]
+WarmSeconds = Annotated[float, typer.Option(help="Seconds of warming up before it.")]
 
 
 def one_device(text: str) -> str:

@@ -29,9 +29,9 @@ def serve_command(
         list[Path],
         typer.Argument(
             metavar="MODEL...",
-            help="An .onnx file, or the URL of one: s3://, gs://, az:// or https://; a folder with "
+            help="An .onnx file, or its URL: s3://, gs://, az:// or https://; a folder with "
             "NAME/VERSION/model.onnx, as Triton has it, or with NAME.onnx; an exported model of texts, which is a "
-            "folder with a tokenizer.json, or a folder of such; or a .toml file.",
+            "folder with a tokenizer.json, or a folder of such; a .toml file.",
             parser=path_or_url,
             show_default=False,
         ),
@@ -45,7 +45,7 @@ def serve_command(
     ] = None,
     devices: Annotated[str | None, typer.Option(help="all: every GPU, or else the CPU. Or a list: cpu, 0,1.")] = None,
     gpu_memory: Annotated[
-        str | None, typer.Option(help="Of each GPU, for all models together: a share, or a size such as 8GiB. [0.8]")
+        str | None, typer.Option(help="Of each GPU, for all models: a share, or a size such as 8GiB. [0.8]")
     ] = None,
     host_memory: Annotated[
         str | None, typer.Option(help="The same of the host's, for models on the CPU. [0.5]")
@@ -54,15 +54,15 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="SIZE[:MS]",
-            help="Join requests into runs of up to SIZE rows, which wait MS milliseconds for others; of models whose "
-            "config.pbtxt or TOML file does not say. [none]",
+            help="Join requests into runs of up to SIZE rows, which wait MS milliseconds for others, where no "
+            "config.pbtxt or TOML file says it. [none]",
         ),
     ] = None,
     fuse: Annotated[
         Literal["fp32", "fp16"] | None,
         typer.Option(
-            help="Serve the faster form of exported models of texts; fp16: with half precision. The first start makes "
-            "it, and the cache keeps it. [the models as they are]"
+            help="Serve the faster form of exported models of texts, fp16 with half precision. The first start makes "
+            "it. [the models as they are]"
         ),
     ] = None,
     model_control: Annotated[
@@ -73,19 +73,17 @@ def serve_command(
         bool | None,
         typer.Option(
             "--exit-on-error/--no-exit-on-error",
-            help="End if a model cannot be loaded at the start, or else serve the others. [--exit-on-error]",
+            help="End if a model cannot be loaded at the start, or serve the others. [--exit-on-error]",
         ),
     ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="The model's name, where there is one model. [that of its file or folder]")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="The name of the only model. [that of its file or folder]")] = None,
     custom_ops: CustomOps = None,
     id: Annotated[  # Triton's word
-        str | None, typer.Option(help="The server's name, for clients that look for one, such as triton. [ortmulti]")
+        str | None, typer.Option(help="The server's name, for clients that look for one. [ortmulti]")
     ] = None,
     share: Annotated[
         bool | None,
-        typer.Option("--share", help="Have weights on GPUs in common with other processes of this user."),
+        typer.Option("--share", help="Share weights on GPUs with other processes of this user."),
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="Clients must send the token in this file: Authorization: Bearer TOKEN.")
@@ -94,8 +92,7 @@ def serve_command(
         str | None,
         typer.Option(
             metavar="NAME[,NAME]",
-            help="Refuse requests whose Host header has another name, but for health: so no web page reaches the "
-            "server by a name of its own. [any name]",
+            help="Refuse requests, but for health, whose Host header has another name. [any name]",
         ),
     ] = None,
     tls_certificate: Annotated[Path | None, typer.Option(help="A PEM file, for TLS; with --tls-key.")] = None,
@@ -104,11 +101,10 @@ def serve_command(
 ) -> None:
     """Serve models by the Open Inference Protocol (KServe's and Triton's), over HTTP and gRPC.
 
-    Exported models of texts are served as OpenAI's embeddings and text-embeddings-inference are, too, over HTTP:
+    Exported models of texts also have the routes of OpenAI's embeddings and of text-embeddings-inference:
     /v1/embeddings, /embed, /rerank, /predict.
 
-    Requests are answered until SIGTERM or Ctrl-C, and then those of which a byte was read. A second signal ends at
-    once.
+    SIGTERM or Ctrl-C ends it, after the requests of which a byte was read. A second signal ends at once.
     """
     given = dict(locals())
     try:

@@ -33,15 +33,15 @@ def tune_command(
         str, typer.Option("--for", help="What to improve: latency, throughput, creation or memory.")
     ] = "latency",
     devices: Annotated[
-        str, typer.Option("--devices", "--device", help="all, cpu, or GPUs: 0, cuda:1, or a list such as 0,1.")
+        str, typer.Option("--devices", "--device", help="all, cpu, cuda:1, or a list such as 0,1.")
     ] = "all",
     through: Annotated[str, typer.Option(help="What runs the model: pool (ortmulti.load) or session.")] = "pool",
     budget: Annotated[float, typer.Option(help="Seconds for all measurements.")] = BUDGET,
     tolerance: Annotated[
         float | None,
         typer.Option(
-            help="Largest difference of float outputs from those of the defaults, as a share of the largest value. "
-            "Default: by type, such as 1e-4 for float32 on the CPU."
+            help="Largest difference of outputs from the defaults', as a share of the largest value (default: by type, "
+            "1e-4 for float32 on the CPU)."
         ),
     ] = None,
     out: Annotated[
@@ -49,9 +49,16 @@ def tune_command(
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help="Try only this setting. Repeatable.")] = None,
     skip: Annotated[list[str] | None, typer.Option(help="Leave this setting out. Repeatable.")] = None,
-    clients: Annotated[int | None, typer.Option(help="Requests in flight, for throughput.")] = None,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Requests in flight, for throughput (default: twice the cores, or 8 for each GPU)."),
+    ] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which a candidate that does not start or answer fails.")
+        float | None,
+        typer.Option(
+            help="Seconds in which a candidate must start and answer (default: ten times the defaults' time, "
+            "at least 20)."
+        ),
     ] = None,
     json: Annotated[
         Path | None,
@@ -60,7 +67,7 @@ def tune_command(
 ) -> None:
     """Find settings that make a model faster or smaller on this machine, and write them for `Loading(tuning=)`.
 
-    After Ctrl-C the exit status is 130. The confirmed settings so far are printed and written, marked as partial.
+    After Ctrl-C it writes the settings that were confirmed so far.
     """
     target = out or model.with_suffix(".tuning.json")
     if json is not None and not is_stdout(json):

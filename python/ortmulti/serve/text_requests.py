@@ -55,14 +55,17 @@ class Asked(NamedTuple):
 
 
 Reader = Callable[[Mapping[str, Any], int], Asked]
-"""Returns what is asked; `InvalidArgument`, or `Refused` where it has more than so many texts."""
+"""Reads a request for vectors, ranks or labels from its JSON, which may have at most so many texts.
+
+It raises `InvalidArgument` for a wrong request, and `Refused` for one with more texts.
+"""
 
 
 def read(body: bytes | memoryview) -> Mapping[str, Any]:
-    """Read a request's body. What it asks for its `Reader` says.
+    """Read the JSON object of a request's body, for a `Reader`.
 
     Raises:
-        InvalidArgument: It is none.
+        InvalidArgument: The body is no JSON object.
     """
     return as_object(loads(body), "the body")
 
