@@ -134,6 +134,15 @@ TEST_F(Measured, TheFirstRunsWithMoreSayNothingOfThem) {
   EXPECT_EQ(in_flight.why(), "answers a second: 12000 with 1, 15000 with 3");
 }
 
+TEST_F(Measured, ItIsMeasuredForTheTimeThatIsSaid) {
+  in_flight = InFlight(1, 3, *numbers::in_flight_min_gain, seconds(1));
+  rate = [](double limit) { return 1000 * limit; };
+  answer_for(milliseconds(990));
+  EXPECT_EQ(largest, 1U);
+  answer_for(milliseconds(20));
+  EXPECT_EQ(largest, 3U);
+}
+
 TEST_F(Measured, ALargerLoadIsMetSoon) {
   rate = [&](double limit) { return 100 * std::min(limit, static_cast<double>(clients)); };
   clients = 4;

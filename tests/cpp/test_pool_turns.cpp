@@ -245,7 +245,7 @@ class GrowingPool : public PoolWithFakes {
     std::vector<std::shared_ptr<Runner>> runners;
     for (int i = 0; i < most; ++i) {
       const auto runner = std::make_shared<FakeRunner>(Device::cuda(0), this);
-      runner->action = [this](Request&) { now = now.load() + milliseconds(5); };
+      runner->action = [this](Request&) { now = now.load() + milliseconds(25); };
       fakes.push_back(runner);
       runners.push_back(runner);
     }

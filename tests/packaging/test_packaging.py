@@ -91,8 +91,7 @@ def test_workflows_use_what_is_there() -> None:
             assert (ROOT / script).is_file(), f"{path.name} runs {script}"
         assert set(re.findall(r"python: \"([\d.]+)\"", text)) <= set(supported())
         for action, commit in re.findall(r"uses: (\S+)@(.+)", text):
-            # Its branch moves with its releases; by a hash as soon as Dependabot or somebody names one.
-            assert re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", commit) or action == "pypa/gh-action-pypi-publish"
+            assert re.fullmatch(r"[0-9a-f]{40} # v\d+\.\d+\.\d+", commit), action
     wheels = (WORKFLOWS / "wheels.yml").read_text("utf-8")
     assert re.search(r"runner: \[ubuntu-24\.04, ubuntu-24\.04-arm\]", wheels)
     linux = PYPROJECT["tool"]["cibuildwheel"]["linux"]

@@ -74,7 +74,7 @@ bool InFlight::record(Clock::time_point now, std::size_t answers, std::size_t wa
   waited_ = waited_ || waiting > 0;
   elements_ += elements.value_or(answers);
   const Clock::duration taken = now - *began_;
-  if (taken < *numbers::in_flight_measurement || answers_ < *numbers::in_flight_min_answers * limit_) {
+  if (taken < measured_ || answers_ < *numbers::in_flight_min_answers * limit_) {
     return false;
   }
   const double rate = static_cast<double>(elements_) / std::chrono::duration<double>(taken).count();

@@ -19,9 +19,11 @@ class InFlight {
   using Clock = std::chrono::steady_clock;
 
   /// The limit is `first` until something was measured, and never less. The first larger one is `second` or more, which
-  /// takes a session more, and has to gain more for that. `min_gain`: that any larger number has to reach.
-  explicit InFlight(std::size_t first, std::size_t second = 0, double min_gain = *numbers::in_flight_min_gain)
-      : first_(first), second_(second), min_gain_(min_gain), limit_(first) {}
+  /// takes a session more, and has to gain more for that. `min_gain`: that any larger number has to reach. `measured`:
+  /// the time for which a number is, at least.
+  explicit InFlight(std::size_t first, std::size_t second = 0, double min_gain = *numbers::in_flight_min_gain,
+                    Clock::duration measured = *numbers::in_flight_measurement)
+      : first_(first), second_(second), min_gain_(min_gain), measured_(measured), limit_(first) {}
 
   std::size_t limit() const noexcept { return limit_; }
   /// Whether numbers are being measured.
@@ -33,9 +35,9 @@ class InFlight {
   /// What try_more() raises it to.
   std::size_t next() const noexcept { return next(limit_); }
 
-  /// Counts a run's answers; `elements`: of their inputs, which count instead where requests differ in length. `waiting`: how
-  /// many wait now; times without any are not measured. Returns whether more than limit(), up to `most`, shall be
-  /// tried: then call try_more().
+  /// Counts a run's answers; `elements`: of their inputs, which count instead where requests differ in length.
+  /// `waiting`: how many wait now; times without any are not measured. Returns whether more than limit(), up to `most`,
+  /// shall be tried: then call try_more().
   bool record(Clock::time_point now, std::size_t answers, std::size_t waiting, std::size_t most,
               std::optional<std::size_t> elements = std::nullopt);
   /// What is being counted says nothing of the limit, nor do the runs under way: something else keeps the device busy.
@@ -63,6 +65,7 @@ class InFlight {
   std::size_t first_;
   std::size_t second_;
   double min_gain_;
+  Clock::duration measured_;
   std::size_t limit_;
   std::size_t most_ = 0;
   bool choosing_ = false;

@@ -123,7 +123,8 @@ void DeviceGroup::add(Worker& worker, const std::optional<std::size_t>& at_first
 void DeviceGroup::grow_from_one() {
   grows_from_one_ = device.is_cuda();
   if (grows_from_one_ && in_flight) {
-    in_flight.emplace(1, *numbers::in_flight_first);
+    in_flight.emplace(1, *numbers::in_flight_first, *numbers::in_flight_min_gain,
+                      *numbers::in_flight_measurement_from_one);
   }
 }
 
