@@ -16,35 +16,32 @@ MADE = "\n<!-- Made by `python -m tools.numbers_page`. -->\n"
 INTRODUCTION = """\
 # Numbers that rules rest on
 
-A pool measures where it can. The rules that choose what is measured, and what to do then, rest on these defaults of
-`cpp/core/policy/numbers.hpp`. No argument sets them. For a measurement, an environment variable does, up to 1e9;
-counts are whole, and at least 1:
+A pool measures where it can. Its rules rest on these defaults of `cpp/core/policy/numbers.hpp`, which no argument sets.
+For a measurement, an environment variable does. Values are up to 1e9; counts are whole, and at least 1:
 
 ```sh
 ORTMULTI_NUMBERS=in_flight.min_gain=1.1,batch_wait.share=0.2 python service.py
 ```
 
-A name that is not here or there twice, or a value that is no such number, makes `import ortmulti` fail with an
-`ImportError` that says which.
+A wrong name or value makes `import ortmulti` fail with an `ImportError` that says which.
 
 ## What goes wrong without a rule
 
-The share of the rate that a load has without a rule, of what it has with all of them. Where nothing else is said it was
-seen on a virtual clock, the same on every machine (`tests/cpp/test_trial_ground.cpp`).
+The share of its rate that a load keeps without a rule. Unless a machine is named, it was seen on a virtual clock
+(`tests/cpp/test_trial_ground.cpp`).
 
 """
 NUMBERS = """
 ## The numbers
 
-What each decides, and what it rests on. Those without the latter are judged: nobody has measured that another value is
-worse.
+What each decides, and what it rests on. Numbers without the latter are judged: nobody measured that another is better.
 """
 
 WITHOUT = (
-    ("`InFlight`", "runs under way on a device", "0.60 (many launches), 0.09 (32 cores), 64 clients, 3 runs for good"),
+    ("`InFlight`", "runs under way on a device", "0.60 (many launches), 0.09 (32 cores)"),
     ("`BatchWait`", "waiting for those who were just answered", "0.33 (8 clients, rows that cost little)"),
     ("`BatchWait`", "the early end of a `max_delay_ms` in vain", "0.47 to 0.58 (1 and 8 clients)"),
-    ("`RowsPerRun`", "rows of a run on the CPU", "0.86 (16 clients of images), with all 16 rows"),
+    ("`RowsPerRun`", "rows of a run on the CPU", "0.86 (16 clients of images)"),
     (
         "`HeldRows`",
         "one number of rows for joint runs with convolutions",
@@ -64,7 +61,7 @@ WITHOUT = (
     (
         "`ResidencyPolicy`",
         "which model sleeps",
-        "49% instead of 36% of requests find theirs asleep, with the least recently used one (simulation)",
+        "49% instead of 36% of requests find theirs asleep (least recently used, simulation)",
     ),
     (
         "`Suspension`, `Joining`",

@@ -88,70 +88,60 @@ inline const Count in_flight_first{"in_flight.first", 3, "runs", "under way on a
                                    "keeps a GPU busy whose runs take longer than their launches; judged"};
 inline const Count in_flight_most{
     "in_flight.most", 12, "runs", "under way on a GPU at most",
-    "BERT-base on an H100 with 16 cores: no larger number answered more (gpu-feeding-bert-base-1.31.1-h100)"};
-inline const Count in_flight_most_on_cpu{"in_flight.most_on_cpu", 16, "runs",
-                                         "under way on the CPU at most, or twice the cores where that is more",
-                                         "beside two busy loops on 2 cores, 16 runs answered as many texts as 16 "
-                                         "threads of onnxruntime (cpu-runs-busy-1.32.0-2-cores)"};
+    "BERT-base on an H100: no larger number answered more (gpu-feeding-bert-base-1.31.1-h100)"};
+inline const Count in_flight_most_on_cpu{
+    "in_flight.most_on_cpu", 16, "runs", "under way on the CPU at most, or twice the cores if that is more",
+    "as good as 16 threads of onnxruntime on 2 busy cores (cpu-runs-busy-1.32.0-2-cores)"};
 inline const Ratio in_flight_share_of_cores{"in_flight.share_of_cores", 0.75, "of the cores",
-                                            "that runs on GPUs take at most, all devices together",
-                                            "a run's thread launches or waits; the rest is for whoever asks; judged"};
+                                            "that runs on GPUs take at most, on all devices", "judged"};
 inline const Milliseconds in_flight_measurement{"in_flight.measurement", 200, "ms",
-                                                "that a number of runs, or the load, is measured for, at least",
-                                                "the time in which a change of load is to be met; judged"};
+                                                "that a number of runs is measured for, at least", "judged"};
 inline const Milliseconds in_flight_measurement_from_one{
     "in_flight.measurement_from_one", 1000, "ms", "the same, where a GPU's model in a repository begins with one run",
     "texts of 256 clients on an H200: 200 ms gave 1.02 and 1.25 times the rate for the same two numbers"};
 inline const Count in_flight_min_answers{"in_flight.min_answers", 4, "answers",
-                                         "of each run under way that a measurement has, at least", "judged"};
+                                         "of each run under way in a measurement, at least", "judged"};
 inline const Ratio in_flight_min_gain{"in_flight.min_gain", 1.03, "times the rate", "that a larger number has to reach",
                                       "judged"};
 inline const Ratio in_flight_min_gain_of_session{
-    "in_flight.min_gain_of_session", 1.1, "times the rate",
-    "that has to be reached where more runs need another session: on the CPU, or of a CUDA graph",
-    "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB answered as many as ordinary runs"};
+    "in_flight.min_gain_of_session", 1.1, "times the rate", "that more runs have to reach if they need another session",
+    "ResNet-50 of 32 images on an H200: three sessions of 1.1 GB gained nothing"};
 inline const Count in_flight_steps_without_gain{"in_flight.steps_without_gain", 2, "steps",
                                                 "without a gain that end a choice",
                                                 "one run more often gains nothing where two do"};
-inline const Ratio in_flight_other_load{
-    "in_flight.other_load", 4, "requests",
-    "more than when the number was chosen that count as another load, where they are also twice as many", "judged"};
-inline const Seconds in_flight_first_choice_lasts{"in_flight.first_choice_lasts", 5, "s",
-                                                  "until a number is chosen again; the time doubles after each choice",
-                                                  "judged"};
+inline const Ratio in_flight_other_load{"in_flight.other_load", 4, "requests",
+                                        "more, and twice as many, that count as another load", "judged"};
+inline const Seconds in_flight_first_choice_lasts{
+    "in_flight.first_choice_lasts", 5, "s", "until a number is chosen again; doubled after each choice", "judged"};
 inline const Seconds in_flight_session_for_nothing_lasts{
     "in_flight.session_for_nothing_lasts", 30, "s",
     "at least, until a second session that gained nothing is made again",
-    "ResNet-50 on 2 cores: making it again after 5 s cost 12% of the rate"};
+    "ResNet-50 on 2 cores: 5 s cost 12% of the rate"};
 inline const Seconds in_flight_longest_choice_lasts{"in_flight.longest_choice_lasts", 300, "s",
                                                     "at most until a number is chosen again", "judged"};
 
 inline const Count in_flight_few_in_a_row{
-    "in_flight.few_in_a_row", 8, "runs",
-    "in a row on the CPU with at most half as many requests there as cores, of which the last has all cores again",
-    "an LSTM of 0.3 ms with 2 clients on 2 cores: p99 0.4 ms and 6,700 answers a second, with 1 run 4.4 ms and 4,500"};
+    "in_flight.few_in_a_row", 8, "runs", "in a row on the CPU with few requests, of which the last has all cores again",
+    "an LSTM of 0.3 ms, 2 clients on 2 cores: p99 0.4 ms, with 1 run 4.4"};
 
-inline const Milliseconds in_flight_few_for{
-    "in_flight.few_for", 200, "ms", "after which the next run with so few requests has all cores again in any case",
-    "judged"};
+inline const Milliseconds in_flight_few_for{"in_flight.few_for", 200, "ms",
+                                            "after which the next such run has all cores in any case", "judged"};
 
 // --- Joint runs (BatchWait, RowsPerRun, RunCost, Joining).
 
-inline const Ratio batch_wait_share{
-    "batch_wait.share", 0.1, "of a run's time",
-    "that a free session waits for the next requests of those whom it has answered, at most", "judged"};
+inline const Ratio batch_wait_share{"batch_wait.share", 0.1, "of a run's time",
+                                    "that a free session waits for those whom it has answered, at most", "judged"};
 inline const Microseconds batch_wait_shortest{"batch_wait.shortest", 50, "us", "below which nobody waits",
                                               "a thread takes as long to wake up"};
 inline const Count batch_wait_longest_pause{"batch_wait.longest_pause", 63, "runs",
                                             "between two waits at most, while waits bring too few", "judged"};
 inline const Count batch_wait_whole_delays{
     "batch_wait.whole_delays", 8, "delays",
-    "in a row that brought nobody but those whom a session has just answered, after which delays end with these",
-    "judged"};
+    "in a row that brought nobody but those just answered, after which delays end with these", "judged"};
 inline const Ratio batch_wait_share_of_deadline{"batch_wait.share_of_deadline", 0.5, "of the time to a deadline",
-                                                "that are left for a joint run, at least", "judged"};
+                                                "that is left for a joint run, at least", "judged"};
 inline const Count batch_wait_runs_between_delays{"batch_wait.runs_between_delays", 256, "runs",
-                                                  "of which one waits for the whole delay all the same", "judged"};
+                                                  "of which one waits for the whole delay", "judged"};
 inline const Ratio rows_per_run_hardly_more{"rows_per_run.hardly_more", 1.05, "times the least cost of a row",
                                             "with which fewer rows are joined", "judged"};
 inline const Microseconds rows_per_run_of_each_run{"rows_per_run.of_each_run", 50, "us",
@@ -165,29 +155,29 @@ inline const Count rows_per_run_long_ago{"rows_per_run.long_ago", 512, "runs",
                                          "after which what was measured is forgotten", "judged"};
 inline const Ratio rows_per_run_weight_of_newest{"rows_per_run.weight_of_newest", 0.25, "of the average",
                                                  "that the newest run is, at least", "judged"};
-inline const Milliseconds held_rows_min_change{
-    "held_rows.min_change", 200, "ms", "that a run of another size takes at least where rows are held at one number",
-    "ResNet-50 on an H200: 1.6 s, in which cuDNN plans 53 convolutions; a run of the same size takes 5 ms"};
+inline const Milliseconds held_rows_min_change{"held_rows.min_change", 200, "ms",
+                                               "that a run of another size takes at least if rows are held",
+                                               "ResNet-50 on an H200: 1.6 s instead of 5 ms"};
 inline const Ratio held_rows_min_ratio{"held_rows.min_ratio", 4, "times a run of the same size",
-                                       "that a run of another one takes at least, else", "padding costs up to twice"};
+                                       "that a run of another one takes at least, too", "padding costs up to twice"};
 inline const Count held_rows_min_changes{"held_rows.min_changes", 3, "runs",
                                          "of other sizes in a row that took so long, before a number is held",
-                                         "a first run of a size may load kernels, the third one does not"};
+                                         "a first run may load kernels"};
 inline const Count held_rows_trial{"held_rows.trial", 32, "runs", "of the held size, in which it has to pay",
-                                   "the first ones wait for plans of those that were under way"};
-inline const Count held_rows_proof_after{
-    "held_rows.proof_after", 256, "runs", "after which a run of another size shows whether that still takes long",
-    "BERT-base on an H200: three runs beside a capture of graphs took 150 ms, and no later one did"};
+                                   "the first ones wait for plans of earlier runs"};
+inline const Count held_rows_proof_after{"held_rows.proof_after", 256, "runs",
+                                         "after which a run of another size shows whether that still takes long",
+                                         "BERT-base on an H200: it was a capture beside three runs"};
 inline const Count held_rows_later_proofs{"held_rows.later_proofs", 16, "times as many runs",
                                           "pass until the next such run", "judged"};
 inline const Count held_rows_more_after{"held_rows.more_after", 64, "runs",
                                         "half of them full while more waited, after which twice the rows are held",
-                                        "a fifth of a second where a run takes 3 ms"};
+                                        "a fifth of a second with runs of 3 ms"};
 inline const Count held_rows_fewer_after{"held_rows.fewer_after", 512, "runs",
                                          "of at most a quarter of the rows, after which fewer are held", "judged"};
 inline const Count run_cost_few_tries{"run_cost.few_tries", 2, "runs",
                                       "after which a size is known that costs about as much as expected",
-                                      "another may have been of shapes new to a GPU"};
+                                      "another may have had shapes new to a GPU"};
 inline const Count run_cost_tries{"run_cost.tries", 6, "runs", "after which any size is known", "judged"};
 inline const Ratio run_cost_max_ratio{"run_cost.max_ratio", 1.3, "times the cost of smaller runs",
                                       "with which twice as large ones are tried", "judged"};
@@ -200,12 +190,11 @@ inline const Ratio joining_max_share{"joining.max_share", 0.005, "of the time of
                                      "that comparing them with single ones takes", "judged"};
 inline const Count joining_always_audited{"joining.always_audited", 32, "shapes",
                                           "whose first joint runs are compared at once", "judged"};
-inline const Seconds joining_always_for{
-    "joining.always_for", 2, "s", "that these comparisons may take in all",
-    "a run of another size may take seconds, where cuDNN plans its convolutions anew"};
+inline const Seconds joining_always_for{"joining.always_for", 2, "s", "that these comparisons may take in all",
+                                        "a new plan of cuDNN may take seconds"};
 inline const Count joining_proving_runs{
     "joining.proving_runs", 16, "joint runs",
-    "whose requests are all compared, where the graph does not show the rows of outputs", "judged"};
+    "whose requests are all compared if the graph does not show the rows of outputs", "judged"};
 inline const Count joining_faulty{"joining.faulty", 4, "faults",
                                   "from which a caller's requests run alone; a failure counts 2, an answer takes 1 off",
                                   "judged"};
@@ -215,22 +204,14 @@ inline const Count joining_max_faults{"joining.max_faults", 16, "faults", "that 
 
 inline const Milliseconds queue_longest_uninterrupted{
     "queue.longest_uninterrupted", 20, "ms",
-    "of a run above which another thread runs what the main thread asks for, so that it sees signals",
-    "to hand over takes a thousandth of it"};
+    "of a run above which another thread runs it for the main thread, which then sees signals", "judged"};
 inline const Microseconds queue_hand_over{
-    "queue.hand_over", 50, "us",
-    "of a run on the CPU below which, with batching, its caller runs it while nobody waits",
-    "to hand a request over takes as long: 16 clients of a tree of 6 us on 2 cores had 52,000 to 56,000 answers a "
-    "second, with 0 us 31,000"};
+    "queue.hand_over", 50, "us", "of a run on the CPU below which, with batching, an idle pool's caller runs it",
+    "a tree of 6 us, 16 clients, 2 cores: at least 52,000 answers a second, with 0 us 31,000"};
 inline const Count queue_lower_every{"queue.lower_every", 16, "requests",
                                      "of which one is of a lower priority, while several priorities wait", "judged"};
-inline const Count queue_min_runs{
-    "queue.min_runs", 8, "runs",
-    "until it is known how long one takes, for deadlines and for whose thread runs a request", "judged"};
-inline const Count average_runs{"average.runs", 16, "runs",
-                                "of which a recent average is, about: of how long runs take, for deadlines, for the "
-                                "wait for others to join, and for whose thread runs a request",
-                                "judged"};
+inline const Count queue_min_runs{"queue.min_runs", 8, "runs", "until it is known how long one takes", "judged"};
+inline const Count average_runs{"average.runs", 16, "runs", "of which a recent average is, about", "judged"};
 
 // --- Broken devices (Suspension).
 
@@ -246,37 +227,32 @@ inline const Seconds suspension_longest_pause{"suspension.longest_pause", 10, "s
 
 inline const Count graphs_runs_before_capture{"graphs.runs_before_capture", 20, "runs",
                                               "of a shape until it gets a graph",
-                                              "making its sessions takes as long as loading them; judged"};
+                                              "its sessions take as long as a load; judged"};
 inline const Ratio graphs_least_share{
     "graphs.least_share", 0.05, "of the session's runs", "that have a shape which gets a graph",
-    "BERT-base with 196 lengths: 638 to 693 answers/s with eight graphs, 942 to 1,000 without, on an H200"};
+    "BERT-base with 196 lengths on an H200: 638 to 693 answers/s with graphs, 942 to 1,000 without"};
 inline const Count graphs_max_shapes{"graphs.max_shapes", 8, "shapes", "of a session with a graph, at most", "judged"};
 inline const Count graphs_counted_shapes{"graphs.counted_shapes", 1024, "shapes",
                                          "without a graph whose runs are counted: the last used ones", "judged"};
 inline const Count graphs_replaceable_after{
     "graphs.replaceable_after", 400, "runs",
-    "of the session without one of a graph's shape, after which another graph may replace it",
-    "in so many a shape comes often enough for a graph, or not"};
+    "of the session without a graph's shape, after which another graph may replace it", "judged"};
 inline const Count graphs_max_sessions{"graphs.max_sessions", 4, "sessions", "of one shape",
-                                       "ResNet-50 answered 12% more with four than with three on an H100, BERT-base "
-                                       "with three as many as ordinary runs of 16 threads"};
+                                       "ResNet-50 on an H100 answered 12% more with four than with three"};
 inline const Count graphs_max_sessions_of_all{
-    "graphs.max_sessions_of_all", 12, "sessions", "of all shapes, above which none gets another one",
-    "no more runs are under way; BERT-base with 8 lengths and 21 sessions had 6.4 GB on an H200, with 9 to 12 5.4, and "
-    "1.05 times the rate"};
+    "graphs.max_sessions_of_all", 12, "sessions", "of all shapes at most",
+    "BERT-base with 8 lengths on an H200: 21 had 6.4 GB, 9 to 12 had 5.4 and 1.05 times the rate"};
 inline const Count graphs_runners{"graphs.runners", 2, "runners", "of one session",
                                   "one copies while the graph of the other runs"};
 inline const Count graphs_handle_bytes{"graphs.handle_bytes", 75497472, "bytes",
                                        "that handles of cuBLAS and cuDNN take for each session",
-                                       "onnxruntime-gpu 1.31.1 on an H100"};
+                                       "measured on an H100 with onnxruntime-gpu 1.31.1"};
 inline const Count graphs_max_refusals{"graphs.max_refusals", 8, "shapes",
                                        "in a row that got no graph, after which none is made", "judged"};
-inline const Count graphs_recent_waits{
-    "graphs.recent_waits", 32, "runs",
-    "that a graph is crowded after one had its last runner or waited, at most; each adds 2", "judged"};
-inline const Count graphs_max_postponed{
-    "graphs.max_postponed", 10, "times",
-    "that the runs before a graph double at most, once for each time that it was put off", "judged"};
+inline const Count graphs_recent_waits{"graphs.recent_waits", 32, "runs",
+                                       "that a graph is crowded after a wait, at most; each wait adds 2", "judged"};
+inline const Count graphs_max_postponed{"graphs.max_postponed", 10, "times",
+                                        "that the runs before a graph double at most", "judged"};
 inline const Ratio graphs_tolerance{"graphs.tolerance", 0.01, "of the largest value",
                                     "that outputs with fixed shapes may differ by",
                                     "TF32 and half precision round in other places"};
@@ -294,9 +270,8 @@ inline const Count idle_looks_until_graphs{"idle.looks_until_graphs", 12, "looks
                                            "they take longer to come back than memory"};
 inline const Count idle_looks_until_threads{
     "idle.looks_until_threads", 12, "looks",
-    "without an ordinary run by a thread of a GPU after which another thread takes its place, where in_flight is "
-    "measured",
-    "ONNX Runtime keeps handles for each thread, 72 MiB on an H200; as long as graphs, judged"};
+    "without an ordinary run by a thread of a GPU after which another one takes its place",
+    "a thread's handles take 72 MiB on an H200; judged"};
 inline const Count idle_max_tries{"idle.max_tries", 6, "looks", "for which memory stays due while runs are in the way",
                                   "judged"};
 
@@ -304,31 +279,28 @@ inline const Count idle_max_tries{"idle.max_tries", 6, "looks", "for which memor
 
 inline const Ratio residency_memory_of_rates{
     "residency.memory_of_rates", 20, "s", "whose requests say how many will come",
-    "shorter forgets models that are used each minute; longer keeps those awake whose burst is over"};
-inline const Ratio residency_horizon{
-    "residency.horizon", 1, "s", "within which a request makes a sleep cost something",
-    "with much more all models seem equally expensive, with much less all seem to cost nothing"};
+    "shorter forgets models of each minute, longer keeps those whose burst is over"};
+inline const Ratio residency_horizon{"residency.horizon", 1, "s", "within which a request makes a sleep cost something",
+                                     "with much more all models seem equally expensive, with much less all seem free"};
 inline const Ratio residency_unused_after{"residency.unused_after", 300, "s",
                                           "without a request after which nobody is taken to use a model", "judged"};
 inline const Ratio residency_weight_of_newest_wake{"residency.weight_of_newest_wake", 0.25, "of the average",
                                                    "that the newest wake is", "judged"};
 inline const Ratio residency_first_patience{
-    "residency.first_patience", 1, "s",
-    "that runs under way may hold up a sleep before the model stays awake; the time doubles each time", "judged"};
+    "residency.first_patience", 1, "s", "that runs may hold up a sleep before the model stays awake; doubled each time",
+    "judged"};
 inline const Ratio residency_awake_between_tries{"residency.awake_between_tries", 1, "s",
                                                  "between two tries to have a model sleep",
                                                  "requests that came meanwhile are answered"};
-inline const Count residency_most_refusals{
-    "residency.most_refusals", 3, "refusals", "in a row, after which a model is asked more seldom",
-    "what keeps it from sleeping is over soon, such as a lack of memory, or lasts, such as a file that was replaced"};
+inline const Count residency_most_refusals{"residency.most_refusals", 3, "refusals",
+                                           "in a row, after which a model is asked more seldom", "judged"};
 inline const Ratio residency_asked_again{"residency.asked_again", 1, "s",
                                          "until a model that refused to sleep is asked again", "judged"};
 inline const Ratio residency_asked_again_late{"residency.asked_again_late", 10, "s", "the same after most_refusals",
                                               "judged"};
-inline const Count residency_cudnn_bytes{
-    "residency.cudnn_bytes", 80000000, "bytes",
-    "that cuDNN takes for each session that convolves, outside of the arena, at one of its first shapes",
-    "onnxruntime-gpu 1.31.1 with cuDNN 9.19 on an H200: each of 12 sessions, often after it was measured"};
+inline const Count residency_cudnn_bytes{"residency.cudnn_bytes", 80000000, "bytes",
+                                         "that cuDNN takes for each session that convolves, outside of the arena",
+                                         "measured on an H200 with cuDNN 9.19"};
 
 }  // namespace numbers
 }  // namespace ortmulti
