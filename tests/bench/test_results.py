@@ -19,7 +19,7 @@ if not FOLDER.is_dir():
 
 RESULTS = {name: file.stem for file in FOLDER.glob("*.json") for name in json.loads(file.read_text("utf-8"))["results"]}
 TEXTS = {page: page.read_text("utf-8") for page in PAGES}
-NAME = r"`(?:R/)?((?!onnxruntime)[\w*-]+-(?:\*|\d\.\d\d\.\d-[\w*-]+|\dx[\w*-]+))(?:\.json)?`"
+NAME = r"`(?:R/)?((?!onnxruntime)[\w*-]+-(?:\*|\d\.\d(?:\*|\d\.\d)-[\w*-]+|\dx[\w*-]+))(?:\.json)?`"
 NAMED = {name for text in TEXTS.values() for name in re.findall(NAME, text)}
 
 
@@ -28,6 +28,10 @@ def test_every_result_that_a_page_names_exists() -> None:
     assert {name for name in NAMED if not fnmatch.filter(RESULTS, name)} == set()
     files = {name for text in TEXTS.values() for name in re.findall(r"benchmarks/results/([a-z-]+\.json)", text)}
     assert {name for name in files if not (FOLDER / name).exists()} == set()
+
+
+def test_every_result_is_named_by_a_page() -> None:
+    assert {name for name in RESULTS if not any(fnmatch.fnmatch(name, named) for named in NAMED)} == set()
 
 
 def test_every_result_names_a_machine_of_its_file() -> None:
