@@ -544,6 +544,19 @@ TEST_F(AuditTest, FloatsMayDifferByRounding) {
   EXPECT_TRUE(compare_floats({1, 1, 2, 2}, {1, 1, 1, 1}).widely);
 }
 
+TEST_F(AuditTest, FarLargerNumbersAreComparedByThemselves) {
+  EXPECT_TRUE(compare_floats({1, -1e9F}, {2, -1e9F}));
+  EXPECT_TRUE(compare_floats({3, 30, -1e4F}, {3, 40, -1e4F}));
+  EXPECT_TRUE(compare_floats({3, -1e4F, 1e9F}, {2, -1e4F, 1e9F}));
+  EXPECT_TRUE(compare_floats({0, -1e9F}, {1, -1e9F}));
+  EXPECT_TRUE(compare_floats({3, 3}, {3, -1e9F}));
+  EXPECT_FALSE(compare_floats({3, -1e9F, 1e9F}, {3.01F, -1e9F + 128, 1e9F}));
+  EXPECT_FALSE(compare_floats({0.9999F, 1e-6F}, {0.9999F, 2e-6F})) << "of a softmax";
+  EXPECT_FALSE(compare_floats({1, 9000, 100, 1000}, {50, 9000, 100, 1000})) << "there is no gap";
+  const Difference found = compare_floats({1, -1e9F}, {2, -1e9F - 640});
+  EXPECT_NE(found.text.find("by 1, and its largest value is 2"), std::string::npos) << found.text;
+}
+
 TEST_F(AuditTest, ShortFloatsToo) {
   const auto differ = [](auto one, auto other, ONNXTensorElementDataType type) {
     return static_cast<bool>(compare(*answer(std::vector{one}, type), *answer(std::vector{other}, type)));

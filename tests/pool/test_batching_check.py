@@ -15,7 +15,7 @@ import ortmulti
 from ortmulti import Batching, check_batching
 from ortmulti.bench import models
 from ortmulti.errors import InvalidArgument
-from ortmulti.pool.answers import within_rounding
+from ortmulti.pool.answers import difference, within_rounding
 from tests.support.onnx_models import with_weights as model
 
 WEIGHTS = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32)
@@ -55,6 +55,42 @@ def test_independent_rows_pass(path: bytes, batching: Batching) -> None:
     assert found.outputs["y"].neighbours == 0.0
     assert found.outputs["y"].size < 1e-5
     assert str(found).startswith("joined requests get the answers that they get alone")
+
+
+BEFORE = "i = Shape <start = 0, end = 1> (x)\n l = Slice(x, last, end, zero)\n f = Slice(x, zero, last, zero)\n"
+# Rows that depend on others, beside numbers of another size that would hide it.
+HIDING = {
+    "the row before, beside masked places": BEFORE + "r = Concat <axis = 0> (l, f)\n y = Concat <axis = 1> (r, m)",
+    "the first row, beside pixels": "f = Slice(x, zero, one, zero)\n r = Sub(x, f)\n y = Concat <axis = 1> (r, p)",
+    "a first row that is not a number": (
+        "f = Slice(x, zero, one, zero)\n n = IsNaN(f)\n c = Cast <to = 1> (n)\n r = Add(x, c)\n"
+        "y = Concat <axis = 1> (r, p)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+@pytest.mark.parametrize("masked", [-1e4, -1e9, np.finfo(np.float32).min])
+def test_what_other_rows_change_is_seen_beside_larger_numbers(name: str, masked: float) -> None:
+    text = f"z = Sub(x, x)\n m = Add(z, masked)\n s = Sigmoid(x)\n p = Mul(s, pixels)\n{HIDING[name]}"
+    places = {"zero": np.array([0]), "one": np.array([1]), "last": np.array([-1]), "end": np.array([2**60])}
+    path = model(
+        f"(float[n,8] x) => (float[n,16] y) {{ {text} }}",
+        masked=np.float32(masked),
+        pixels=np.float32(640),
+        **places,
+    )
+    assert not check_batching(path, Batching(8)).independent
+    with pytest.raises(InvalidArgument, match="joined requests get other answers"):
+        ortmulti.load(path, "cpu", batching=Batching(8, check=True))
+
+
+def test_larger_numbers_may_round() -> None:
+    rows = np.array([[3, -2, 1e9, -1e9], [0.5, 0.25, 1e9, 1e9]], np.float32)
+    assert difference(rows, rows + np.array([0, 0, 64, 0], np.float32)) == pytest.approx(64 / 1e9, rel=0.01)
+    assert difference(rows, rows + np.array([0.03, 0, 64, 0], np.float32)) == pytest.approx(0.01, rel=0.01)
+    assert difference(rows, rows[::-1]) > 0.5
+    assert difference(np.array([0.9999, 1e-6], np.float32), np.array([0.9999, 2e-6], np.float32)) < 1e-5  # of a softmax
 
 
 @pytest.mark.parametrize(("kind", "options"), [("resnet50", {}), ("tiny-kernels", {}), ("matmul", {"megabytes": 4})])

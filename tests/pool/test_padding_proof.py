@@ -69,6 +69,17 @@ def test_what_padding_changes_is_refused(name: str, pad: float) -> None:
     refused(model(text, **weights), pad=pad)
 
 
+@pytest.mark.parametrize("operator", ["ReduceMean", "ReduceMax", "last"])
+@pytest.mark.parametrize("masked", [-1e4, -1e9, np.finfo(np.float32).min])
+def test_what_padding_changes_is_seen_beside_masked_places(operator: str, masked: float) -> None:
+    reduced = REDUCING[operator].replace("y =", "r =")
+    text = f"{reduced}\n z = Sub(r, r)\n m = Add(z, masked)\n y = Concat <axis = 1> (r, m)"
+    path = model(
+        f"(float[batch,time,2] x) => (float[batch,4] y) {{ {text} }}", masked=np.float32(masked), last=np.int64(-1)
+    )
+    refused(path, pad=0)
+
+
 def test_the_message_says_what_differs_and_what_to_do() -> None:
     text = "(float[batch,time,2] x) => (float[batch,2] y) { y = ReduceMax <axes=[1], keepdims=0> (x) }"
     said = r"'y' differs by \S+ of its largest value, for a request with \w.* and the length \d+ that is filled up to 8"

@@ -242,11 +242,12 @@ def test_the_first_are_read_until_some_are_of_similar_lengths() -> None:
     assert read == 1
     ahead.pending = 1
     block = next(block for block in blocks if block)
-    assert read >= 32 or time.monotonic() > begin + 0.02
+    late = time.monotonic() > begin + 0.02
+    assert read >= 32 or late
     found = [length for length, _ in block]
     assert found == sorted(found, reverse=True)
     assert found[0] < first
-    assert max(np.abs(np.diff(found))) < 100
+    assert max(np.abs(np.diff(found))) < 100 or late
 
 
 @pytest.mark.parametrize(("inputs", "outputs", "most"), [(1, 1, 3000), (1 << 20, 1, 128), (1, 1 << 20, 128)])

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <sstream>
 
 #include "core/onnx/element_types.hpp"
@@ -102,6 +104,88 @@ double largest_input(const Request& request) {
   return largest;
 }
 
+// Numbers that are far larger than the others, such as those of masked places, would hide how far these are apart. So
+// each such group is compared by its own largest one.
+class Groups {
+ public:
+  void add(double size) {
+    if (size > 0) {
+      double& largest = largest_[std::ilogb(size)];
+      largest = std::max(largest, size);
+    }
+  }
+  // To be called once, after all were added.
+  void cut() {
+    constexpr int large = 13;  // from 8,192 on
+    constexpr int gap = 5;     // 16 times the next smaller one, at least
+    for (auto each = largest_.rbegin(); each != largest_.rend(); ++each) {
+      const auto smaller = std::next(each);
+      if (smaller != largest_.rend() && (each->first < large || each->first < smaller->first + gap)) {
+        smaller->second = std::max(smaller->second, each->second);
+        each->second = 0;  // of the group of the smaller one
+      }
+    }
+  }
+  // The largest one of the group that a number of this size belongs to.
+  double largest(double size) const {
+    auto found = size > 0 ? largest_.upper_bound(std::ilogb(size)) : largest_.end();
+    while (found != largest_.begin()) {
+      --found;
+      if (found->second > 0) {
+        return found->second;
+      }
+    }
+    return largest_.empty() ? 0 : largest_.begin()->second;
+  }
+
+ private:
+  std::map<int, double> largest_;  // by binary exponent
+};
+
+// By how much numbers of a type differ.
+struct Numbers {
+  std::size_t differing = 0;
+  double most = 0;       // of those that differ
+  double largest = 0;    // of the same group
+  bool in_kind = false;  // NaN or infinity on one side alone
+};
+
+Numbers compare_numbers(const Rounding& rounding, const void* joined, const void* alone, std::size_t count,
+                        double floor) {
+  Groups groups;
+  for (std::size_t at = 0; at < count; ++at) {
+    const double one = std::abs(rounding.number(joined, at));
+    const double other = std::abs(rounding.number(alone, at));
+    if (std::isfinite(one) && std::isfinite(other)) {
+      groups.add(std::max(one, other));
+    }
+  }
+  groups.cut();
+  Numbers found;
+  for (std::size_t at = 0; at < count; ++at) {
+    const double one = rounding.number(joined, at);
+    const double other = rounding.number(alone, at);
+    if (std::isfinite(one) && std::isfinite(other)) {
+      const double apart = std::abs(one - other);
+      if (apart <= std::max(floor, rounding.apart)) {
+        continue;
+      }
+      const double largest = groups.largest(std::max(std::abs(one), std::abs(other)));
+      if (apart > rounding.share * largest) {
+        ++found.differing;
+        if (apart * found.largest >= found.most * largest) {
+          found.most = apart;
+          found.largest = largest;
+        }
+      }
+    } else if (one != other && !(std::isnan(one) && std::isnan(other))) {
+      found.in_kind = true;
+      ++found.differing;
+    }
+  }
+  return found;
+}
+
 // `request`: which was answered alone.
 Difference compare_values(const std::string& name, const HostTensor& joined, const HostTensor& alone,
                           const Request& request) {
@@ -111,48 +195,30 @@ Difference compare_values(const std::string& name, const HostTensor& joined, con
     return {};
   }
   const Rounding rounding = rounding_of(joined.type);
-  std::size_t differing = 0;
-  double most = 0;
-  double largest = 0;
-  bool in_kind = false;  // NaN or infinity on one side alone
+  Numbers found;
   if (rounding.number == nullptr) {
     const auto* const one = static_cast<const std::byte*>(joined.data);
     const auto* const other = static_cast<const std::byte*>(alone.data);
     for (std::size_t at = 0; at < count; ++at) {
-      differing += std::memcmp(one + at * each, other + at * each, each) != 0 ? 1 : 0;
+      found.differing += std::memcmp(one + at * each, other + at * each, each) != 0 ? 1 : 0;
     }
   } else {
-    for (std::size_t at = 0; at < count; ++at) {
-      const double value = std::abs(rounding.number(alone.data, at));
-      largest = std::isfinite(value) ? std::max(largest, value) : largest;
-    }
-    const double may =
-        std::max({rounding.share * largest, rounding.share > 0 ? 1e-6 * largest_input(request) : 0, rounding.apart});
-    for (std::size_t at = 0; at < count; ++at) {
-      const double one = rounding.number(joined.data, at);
-      const double other = rounding.number(alone.data, at);
-      if (std::isfinite(one) && std::isfinite(other)) {
-        most = std::max(most, std::abs(one - other));
-        differing += std::abs(one - other) > may ? 1 : 0;
-      } else if (one != other && !(std::isnan(one) && std::isnan(other))) {
-        in_kind = true;
-        ++differing;
-      }
-    }
+    const double floor = rounding.share > 0 ? 1e-6 * largest_input(request) : 0;
+    found = compare_numbers(rounding, joined.data, alone.data, count, floor);
   }
-  if (differing == 0) {
+  if (found.differing == 0) {
     return {};
   }
   std::ostringstream text;
   text << "output '" << name << "' of a joint run differs from the answer to the request alone";
-  if (in_kind) {
+  if (found.in_kind) {
     text << ": NaN or infinity is in one of them";
   } else if (rounding.share > 0) {
-    text << " by " << most << ", and its largest value is " << largest;
+    text << " by " << found.most << ", and its largest value is " << found.largest;
   } else {
-    text << " in " << differing << " of " << count << " elements";
+    text << " in " << found.differing << " of " << count << " elements";
   }
-  return {text.str(), false, rounding.number != nullptr, 2 * differing >= count};
+  return {text.str(), false, rounding.number != nullptr, 2 * found.differing >= count};
 }
 
 }  // namespace

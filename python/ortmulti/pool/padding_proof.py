@@ -30,7 +30,7 @@ from ortmulti.pool.padding_requests import (
     resized,
 )
 from ortmulti.values import floats
-from ortmulti.values.apart import apart
+from ortmulti.values.apart import apart, ordinary
 
 __all__ = ["padded_outputs", "prove_padding"]
 
@@ -229,7 +229,7 @@ class _Ordinary:
     """What an output of ordinary values is like.
 
     Attributes:
-        largest: Its largest value.
+        largest: Its largest value, but for far larger ones.
         finite: Whether it has only finite numbers.
         noise: By which share of the largest value it differs in a run of another size.
     """
@@ -244,9 +244,9 @@ class _Ordinary:
             return cls()
         first, second = floats.as_float64(one), floats.as_float64(other)
         finite = np.isfinite(first) & np.isfinite(second)
-        largest = float(np.abs(first[finite]).max(initial=0.0))
-        apart = float(np.abs(first[finite] - second[finite]).max(initial=0.0))
-        return cls(largest, bool(finite.all()), apart / largest if largest else 0.0)
+        by = apart(first[finite], second[finite])
+        assert by is not None
+        return cls(ordinary(np.abs(first[finite])), bool(finite.all()), by.most / by.largest if by.largest else 0.0)
 
 
 def _floor(request: Feed, padding: Padding) -> float:

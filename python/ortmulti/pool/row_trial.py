@@ -188,9 +188,11 @@ class _Trial:
             copies = self._part(feed, [0] * rows, alone)
             outliers = join_rows([self._cut(feed, [0]), self._cut(larger(feed), range(1, rows))], self._axis)
             beside = self._part(outliers, range(rows), {0: alone[0]})
-            for other in (copies, beside, self._beside_nan(feed)):
+            behind = self._part(outliers, [*range(1, rows), 0], {0: alone[0]})
+            others = ((copies, 0), (beside, 0), (behind, rows - 1), *self._beside_nan(feed))
+            for other, place in others:
                 if other is not None:
-                    self._neighbours(before, again, other)
+                    self._neighbours(before, again, other, place)
         return before is not None or set(self.found.problems) >= set(self._names)
 
     def _compare_fixed(self, kind: str, feed: Feed) -> bool:
@@ -205,22 +207,23 @@ class _Trial:
             self._neighbours(before, again, copies)
             self._neighbours(before, again, copies, rows - 1)
             self._neighbours(before, again, last, rows - 1)
-            if kind == "" and (beside := self._beside_nan(feed)) is not None:
-                self._neighbours(before, again, beside)
+            for beside, place in self._beside_nan(feed) if kind == "" else ():
+                self._neighbours(before, again, beside, place)
         return True
 
-    def _beside_nan(self, feed: Feed) -> dict[str, Any] | None:
-        """Run rows of which the second one is not a number. None: that fails, or shows nothing."""
+    def _beside_nan(self, feed: Feed) -> Iterator[tuple[dict[str, Any], int]]:
+        """Run rows with one that is not a number behind row 0, and before it. Yield answers and the place of row 0;
+        none where that fails or shows nothing.
+        """
         nan = _changed(feed, lambda array: np.full_like(array, np.nan))
         rows = self._rows
         if rows < 2 or not any(floats.is_floating(array.dtype) for array in nan.values()):
-            return None
+            return
         both = join_rows([feed, nan], self._axis)
-        try:
-            answer = self._answer(self._cut(both, [0, rows + 1, *range(2, rows)]))
-        except MISFITS:
-            return None
-        return {name: value for name, value in answer.items() if are_rows(value, self._axis, rows)}
+        for place, pair in enumerate(([0, rows + 1], [rows + 1, 0])):
+            with suppress(*MISFITS):
+                answer = self._answer(self._cut(both, [*pair, *range(2, rows)]))
+                yield {name: value for name, value in answer.items() if are_rows(value, self._axis, rows)}, place
 
     def _at_once(self, feed: Feed) -> None:
         """Run as many rows as a pool may join."""
