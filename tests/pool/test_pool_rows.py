@@ -103,6 +103,20 @@ def test_outputs_without_the_rows_are_refused(model: bytes, message: str) -> Non
         assert pool.run({"x": x})  # as a request of its own
 
 
+def test_rows_that_depend_on_each_other_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    path = onnx_models.with_weights(
+        "(float[n,2] x) => (float[n,2] y, float[n,2] z) { y = Softmax <axis = 0> (x)\n z = Softmax <axis = 1> (x) }"
+    )
+    with ortmulti.load(path, "cpu") as pool:
+        pool.map_rows(["z"], {"x": np.zeros((3, 2), np.float32)})
+        assert not caplog.records
+        for _ in range(2):
+            pool.map_rows({"x": np.zeros((3, 2), np.float32)})
+    [record] = caplog.records
+    assert "output 'y' depends on the other rows: Softmax 'y' normalizes over the batch" in record.getMessage()
+    assert "give rows=" in record.getMessage()
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

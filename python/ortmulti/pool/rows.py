@@ -123,9 +123,19 @@ class Rows:
         return RowVerdict(complete, random, of_random, tried.checks)
 
     def of_table(self, names: Iterable[str]) -> RowVerdict:
-        """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other."""
+        """Judge these outputs, for the rows of tables along dimension 0. Their rows may depend on each other: then the
+        log warns.
+        """
         known = walk(self._graph, 0) if self._graph else None
         found = {name: _of_graph(known, name, 0, False) for name in names}
+        for name, one in found.items():
+            if one is not None and one.verdict == "rows" and one.depends:
+                LOGGER.warning(
+                    "output '%s' %s. So answers of map_rows change with the rows of each run, which follow its time: "
+                    "give rows=, or use map",
+                    name,
+                    one.reason,
+                )
         left = [name for name, one in found.items() if one is None]
         if not left:
             return RowVerdict({name: one for name, one in found.items() if one is not None})
@@ -221,8 +231,8 @@ def _of_graph(known: Walk | None, name: str, axis: int, own: bool) -> OutputRows
         return _too_few(rank, axis)
     if has_rows(at) and at != axis:
         return OutputRows("none", f"has the rows along dimension {at}, not {axis}")
-    if own and why:
-        return OutputRows("none", f"depends on the other rows: {why}", depends=True)
+    if why and (own or at == axis):
+        return OutputRows("none" if own else "rows", f"depends on the other rows: {why}", depends=True)
     return _ROWS if at == axis else None
 
 
