@@ -187,12 +187,12 @@ TEST_F(ServeInfer, AnswersJson) {
 
 TEST_F(ServeInfer, TensorsAreViewsOfTheBodyWhereTheyMayBe) {
   serve_add();
-  for (const std::size_t offset : {0U, 4U, 1U, 2U, 3U}) {
+  for (const std::size_t offset : {0U, 32U, 4U, 1U}) {
     const auto call = binary(three, "[1,3]", "FP32", offset);
     const Begun begun = begin(call);
     const auto request = finished();
     ASSERT_EQ(begun.request, request);
-    EXPECT_EQ(request->memory->blocks.size(), offset % 4 == 0 ? 0U : 1U);
+    EXPECT_EQ(request->memory->blocks.size(), offset == 0 ? 0U : 1U);
     EXPECT_EQ(data(answer_of(*request)), sums + bytes_of<float>({9, 18, 27}));
   }
 }

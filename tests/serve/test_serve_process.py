@@ -83,6 +83,31 @@ def test_both_protocols_are_answered(server: Server) -> None:
     assert [one.name for one in server.rpc("RepositoryIndex").models] == ["simple"]
 
 
+def test_the_last_bits_of_an_answer_are_those_of_its_numbers(tmp_path: Path) -> None:
+    """onnxruntime multiplies the elements in an order that depends on where they lie."""
+    product = "(float[n] few, float[m] x) => (float[n] z, float[1] y) { z = Neg(few) y = ReduceProd(x) }"
+    (tmp_path / "product.onnx").write_bytes(onnx_models.parsed(product).SerializeToString())
+    feed = {"few": np.ones(3, np.float32), "x": np.random.default_rng(0).uniform(0.9, 1.1, 999).astype(np.float32)}
+    tensors = tensors_of(feed)
+    raw = [tensor | {"parameters": {"binary_data_size": 4 * len(tensor.pop("data"))}} for tensor in tensors_of(feed)]
+    binary = b"".join(value.tobytes() for value in feed.values())
+    found = set()
+    with serving(tmp_path) as server:
+        for length in range(65):
+            more = {"id": "a" * length, "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+            head = json.dumps({"inputs": raw, **more}).encode()
+            for body, json_bytes in (
+                (head + binary, len(head)),
+                (json.dumps({"inputs": tensors, **more}).encode(), None),
+            ):
+                headers = {} if json_bytes is None else {"inference-header-content-length": str(json_bytes)}
+                status, answer = server.ask("/v2/models/product/infer", body, **headers)
+                assert status == 200
+                found.add(answer[-4:])
+            found.add(server.rpc("ModelInfer", asked("product", "a" * length, **feed)).raw_output_contents[1])
+    assert len(found) == 1
+
+
 def test_a_stream_answers_each_request(server: Server) -> None:
     requests = map(asked, ("simple", "nothing", "simple"))
     with grpc.insecure_channel(server.grpc) as channel:

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "core/base/mutex.hpp"
+#include "core/serve/division.hpp"
 #include "core/serve/front_calls.hpp"
 #include "core/serve/loop.hpp"
 
@@ -118,6 +119,7 @@ struct Front::State : NonCopyable {
 Front::Front(Options options, const std::vector<int>& http, const std::vector<int>& grpc) {
   if (!http.empty() || !grpc.empty()) {  // else the process is not this server's
     keep_freed_memory();
+    allow_division_overflow();
   }
   const Listeners of_http = listening(http);
   const Listeners of_grpc = listening(grpc);

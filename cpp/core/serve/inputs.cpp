@@ -7,6 +7,7 @@
 
 #include "core/onnx/element_types.hpp"
 #include "core/ort/value.hpp"
+#include "core/serve/buffer.hpp"
 #include "core/serve/infer_grpc.hpp"
 #include "core/serve/json_request.hpp"
 
@@ -16,7 +17,8 @@ namespace {
 using Kind = SentValue::Kind;
 using Form = AskedInput::Form;
 
-constexpr std::size_t tensor_alignment = 64;
+// Of every tensor: the order in which ONNX Runtime adds elements, and so the last bits of an answer, depend on it.
+constexpr std::size_t tensor_alignment = BufferPool::alignment;
 
 std::size_t element_bytes(const Declared& declared) { return find_element_type(declared.type)->bits / 8; }
 
@@ -163,7 +165,8 @@ void Inputs::take_bytes(Made& made, const AskedInput& input) {
   std::byte* data = input.binary.data();
   if (made.declared->type == ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL) {
     normalize_bools(input.binary);
-  } else if (reinterpret_cast<std::uintptr_t>(data) % each != 0) {
+  }
+  if (reinterpret_cast<std::uintptr_t>(data) % tensor_alignment != 0) {
     data = allocate(input.binary.size());
     std::ranges::copy(input.binary, data);
   }
