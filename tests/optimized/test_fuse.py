@@ -322,7 +322,7 @@ def test_another_computation_is_refused(
     model = encoders.write(tmp_path / "model.onnx", "sdpa", "added")
     refused(
         tmp_path,
-        "kept. fused: it (computes another 'last_hidden_state' for .* is rounding|has other inputs or outputs)",
+        "kept: with fused operators, it (computes another 'last_hidden_state' for .* is rounding|has other inputs or outputs)",
         model,
     )
 
@@ -342,7 +342,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
     path.write_bytes(onnx_models.matmul())
     refused(
         tmp_path,
-        "fused: no attention is found: ",
+        "with fused operators, no attention is found: ",
         str(path),
     )
 
