@@ -762,7 +762,7 @@ class ModelRepository(Closing):
         if others := [device for device in chosen if device not in self._devices]:
             raise InvalidArgument(
                 f"{', '.join(others)} has no budget: the repository has {', '.join(self._devices)}; name its devices "
-                "when it is made"
+                "when it is made (--devices of ortmulti serve), or take others here (gpus of a config.pbtxt)"
             )
         return chosen
 

@@ -172,7 +172,7 @@ def _folded(spans: Iterable[Span]) -> list[_Row]:
         if len(group) > _FOLD:
             start, end = min(span.start_ns for span in group), max(span.end_ns for span in group)
             busy = sum(span.end_ns - span.start_ns for span in group)
-            rows.append(_Row(f"{name}, {len(group)} times", device, thread, start, busy, end))
+            rows.append(_Row(f"{name}, {len(group)} times in sum", device, thread, start, busy, end))
         else:
             rows.extend(_Row(name, device, thread, s.start_ns, s.end_ns - s.start_ns, s.end_ns) for s in group)
     # What contains another span comes before it.

@@ -116,7 +116,7 @@ def test_the_table_has_totals_of_names_that_occur_again_and_one_row_for_a_crowd(
     )
     table = timeline.table().splitlines()
     assert [line.split(maxsplit=4) for line in table[1:4]] == [
-        ["0.000", "9.000", "cuda:0", "main", "read, 9 times"],
+        ["0.000", "9.000", "cuda:0", "main", "read, 9 times in sum"],
         ["20.000", "11.000", "cuda:1", "main", "create session"],
         ["20.000", "10.000", "cuda:0", "main", "create session"],
     ]

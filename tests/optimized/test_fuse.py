@@ -249,7 +249,7 @@ def test_what_is_not_faster_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(fusion_proof, "FASTER", 0.0)
     monkeypatch.setattr(fusion_proof, "_SECONDS", 0.0)
     times = r"not faster on this device \(1 x 32 tokens: \S+ ms before, \S+ ms after, 1 x 128 .*16 x 64 .*\)"
-    match = f"no fused model is kept. fused: .*{times}"
+    match = f"no fused model is kept: with fused operators, .*{times}"
     refused(tmp_path, match, encoders.write(tmp_path / "model.onnx"))
 
 
@@ -322,7 +322,7 @@ def test_another_computation_is_refused(
     model = encoders.write(tmp_path / "model.onnx", "sdpa", "added")
     refused(
         tmp_path,
-        "kept. fused: it (computes another 'last_hidden_state' for .* is rounding|has other inputs or outputs)",
+        "fused operators, it (computes another 'last_hidden_state' for .* is rounding|has other inputs or outputs)",
         model,
     )
 
@@ -342,7 +342,7 @@ def test_a_model_without_attention_is_refused(tmp_path: Path) -> None:
     path.write_bytes(onnx_models.matmul())
     refused(
         tmp_path,
-        "fused: no attention is found: ",
+        "with fused operators, no attention is found: ",
         str(path),
     )
 

@@ -486,7 +486,7 @@ def test_inspect_says_what_is_known_of_each_output(tmp_path: Path) -> None:
     assert "Requests for 'limits' run alone: output 'limits' has no rows" in shown
     path.write_bytes(clip())
     shown = " ".join(invoke("inspect", path).stdout.split())
-    assert "It is open whether those for 'logits' can" in shown
+    assert "It is open whether requests for 'logits' can be joined" in shown
     assert "--batching tries it" in shown
     tried = invoke("inspect", path, "--batching")
     assert tried.returncode == 1

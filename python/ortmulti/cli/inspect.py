@@ -215,7 +215,10 @@ def _advice(facts: Mapping[str, Any], verdict: RowVerdict | None, refused: str) 
             )
         advice += [f"Requests for {name!r} run alone: {reason}." for name, reason in alone.items()]
         tries = "load tries it" if "batching" in facts else "--batching tries it, and so does load"
-        advice += [f"It is open whether those for {name!r} can: {reason}; {tries}." for name, reason in unknown.items()]
+        advice += [
+            f"It is open whether requests for {name!r} can be joined: {reason}; {tries}."
+            for name, reason in unknown.items()
+        ]
         for size, names in paddable({one.name: one.shape for one in _declared(facts)}).items():
             pad = ", ".join(f'"{name}": 0' for name in names)
             advice.append(

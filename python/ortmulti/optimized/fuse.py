@@ -139,7 +139,8 @@ def fuse_prepared(
     core.optimized_model_filepath = ""
     made: dict[Path, FusedModel] = {}
     refused: list[str] = []
-    changes = {"fused": _fused, "without padding": _without_padding} if on.kind == "cuda" else {"fused": _attention}
+    fused = "with fused operators"
+    changes = {fused: _fused, "without padding": _without_padding} if on.kind == "cuda" else {fused: _attention}
     with _beside(target) as folder:
         path = source.path
         if prepare is not None:
@@ -154,9 +155,9 @@ def fuse_prepared(
                 try:
                     made[staged] = trial.make(change, staged)
                 except (NotOptimizable, InvalidGraph, *MISFITS) as error:
-                    refused.append(f"{kind}: {error}")
+                    refused.append(f"{kind}, {error}")
         if not made:
-            raise NotOptimizable(f"no fused model is kept. {'; '.join(refused)}")
+            raise NotOptimizable(f"no fused model is kept: {'; '.join(refused)}")
         best = min(made, key=lambda each: fusion_proof.share(made[each].runs))
         for file in (_data_of(best), best):
             if file.exists():

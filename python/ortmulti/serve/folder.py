@@ -291,7 +291,9 @@ class Models:
         try:
             read = pbtxt.read(config.read_text(encoding="utf-8") if config.is_file() else "")
             if read.name not in ("", folder.name, name):
-                raise InvalidArgument(f"the name is {read.name!r}, and the folder's another one")
+                raise InvalidArgument(
+                    f"the name is {read.name!r}, and the folder's another one: rename the folder, or leave the name out"
+                )
             if "/" in read.file or read.file == "..":
                 raise InvalidArgument(f"default_model_filename is a file's name, not {read.file!r}")
             known = {Path(library).name for library in self.custom_ops}

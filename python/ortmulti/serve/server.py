@@ -343,7 +343,8 @@ def _listener(address: str) -> socket.socket:
             (host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
         )
     except OSError as error:
-        raise InvalidArgument(f"cannot listen on {address}: {error.strerror}") from error
+        reason = str(error.strerror).partition(" (")[0]  # Python adds the address
+        raise InvalidArgument(f"cannot listen on {address}: {reason}: give others with --http and --grpc") from error
 
 
 def _described(listener: socket.socket) -> str:

@@ -340,7 +340,7 @@ class Service:
     def _check_explicit(self) -> None:
         if not self.explicit:
             raise Refused(
-                400, "explicit model load / unload is not allowed: --model-control explicit of the server does"
+                400, "explicit model load / unload is not allowed: start the server with --model-control explicit"
             )
 
     def defaults_of(self, name: str) -> Defaults:
