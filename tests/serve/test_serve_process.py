@@ -8,10 +8,12 @@ import json
 import os
 import re
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -394,6 +396,56 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(HANG) == 128 + signal.SIGTERM
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
+    (tmp_path / "simple.onnx").write_bytes(SIMPLE)
+    with serving(tmp_path / "simple.onnx", "--access-log") as server:
+        connection = server.connect()
+        for _ in range(2000):  # more than a pipe holds
+            connection.request("POST", "/v2/models/simple/infer", ASKED)
+            answer = connection.getresponse()
+            assert (answer.status, bool(answer.read())) == (200, True)
+        connection.close()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(HANG) == 0
+
+
+def test_nothing_needs_to_be_printed(tmp_path: Path) -> None:
+    (tmp_path / "simple.onnx").write_bytes(SIMPLE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "ortmulti.cli", "serve", str(tmp_path), "--http", address, "--grpc", "off"]
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([*command, "--devices", "cpu"], stdout=full, stderr=full, env=child_environment())
+    try:
+        server = Server(process, address, "")
+        end = time.monotonic() + HANG
+        while time.monotonic() < end and process.poll() is None:
+            with contextlib.suppress(OSError):
+                if server.ask("/v2/health/ready")[0] == 200:
+                    break
+        assert infer(server)[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(HANG) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_models_whose_load_has_not_begun_are_known(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"m{number:02}.onnx").write_bytes(SIMPLE)
+    with serving(tmp_path, wait="") as server:
+        found = []
+        while 200 not in found:
+            found.append(server.ask("/v2/models/m29/infer", ASKED)[0])
+            assert {each["name"] for each in json.loads(server.ask("/v2/repository/index", b"")[1])} in (
+                set(),  # as long as the folder is read
+                {f"m{number:02}" for number in range(30)},
+            )
+        assert set(found) == {200, 503}
+        assert server.ask("/v2/models/other/infer", ASKED)[0] == 404
 
 
 def test_the_end_may_come_while_models_load(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ from rich.markup import escape
 from ortmulti.errors import InvalidArgument, LibraryError
 
 from .options import CustomOps, device_names, library_paths, path_or_url
-from .output import print_times_in_log, say, steps
+from .output import log_behind, say, steps
 
 
 def _refuse_port(given: str | None) -> None:
@@ -130,7 +132,7 @@ def serve_command(
     certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))
     if (certificate is None) != (key is None):
         raise InvalidArgument("TLS needs both --tls-certificate and --tls-key")
-    print_times_in_log()
+    written = log_behind()
     logging.getLogger("ortmulti.serve").setLevel(logging.INFO)
     ready = Settings(
         http=_address(settings.get("http", "127.0.0.1:8000")),
@@ -154,16 +156,22 @@ def serve_command(
             _say(f"listening: {', '.join(addresses)}")
 
         def loaded(there: int, total: int, following: str, texts: Sequence[str]) -> None:
-            step(there, total, following)
+            with contextlib.suppress(OSError):
+                step(there, total, following)
             if there == total:
                 _say("\n".join([f"ready: {total} model{'s' * (total != 1)}", *texts]))
 
         serve(models, ready, listening, loaded)
+    if not written():
+        os._exit(0)
 
 
 def _say(text: str) -> None:
-    say(escape(text))
-    sys.stdout.flush()  # whoever reads a pipe waits for it
+    try:
+        say(escape(text))
+        sys.stdout.flush()  # whoever reads a pipe waits for it
+    except OSError:  # a full disk, or a pipe that nobody reads any more
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (until the end)
 
 
 def _address(text: str) -> str:

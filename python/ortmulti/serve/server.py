@@ -102,6 +102,7 @@ class _Server:
         self._repository = ModelRepository(**settings.repository)
         self._service = Service(self._repository, explicit=settings.explicit, reload=self._reload, name=settings.id)
         self._service.ready = False  # until all models are there
+        self._service.coming = None
         self._front: Front | None = None
         self._putting = threading.Lock()  # so that of two loads of a name the later one stays
 
@@ -169,6 +170,7 @@ class _Server:
         self._service.text_names |= refused.keys()  # which may be some
         for name, error in refused.items():
             self._refused(name, error)
+        self._service.coming = set(models)
         for number, model in enumerate(models.values()):
             if self._stop.is_set():
                 return
@@ -180,6 +182,7 @@ class _Server:
                     return
                 refused[model.name] = error
                 self._refused(model.name, error)
+            self._service.coming -= {model.name}
         if refused and self._settings.exit_on_error:
             raise _not_loaded(refused, bool(models.keys() - refused.keys())) from next(iter(refused.values()))
         self._wake_what_fits()
@@ -286,7 +289,8 @@ _LOAD_ENDS = 5
 def _end_now(status: int) -> None:
     """End the process, whatever its threads do."""
     logging.shutdown()
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
     os._exit(status)
 
 

@@ -141,6 +141,7 @@ class Service:
         self.explicit = explicit
         self.ready = True
         self.refused: dict[str, str] = {}  # why a model's last load failed, by name
+        self.coming: set[str] | None = set()  # models whose load has not begun; None: that may be any
         self.defaults: dict[str, Defaults] = {}  # by model
         self.texts = TextModels()
         self.text_names: set[str] = set()  # of models of texts, also of those that are not there, or not yet
@@ -301,6 +302,8 @@ class Service:
             for model in self.models.index()
         ]
         found += [described(name, "", "UNAVAILABLE", reason) for name, reason in refused.items()]
+        there = {each["name"] for each in found}
+        found += [described(name, "", "LOADING", "") for name in sorted((self.coming or set()) - there)]
         return [each for each in found if each["state"] == "READY" or not ready]
 
     async def run_slowly(self, call: Callable[..., _T], *args: Any) -> _T:
@@ -356,7 +359,7 @@ class Service:
         try:
             pool = self.models[name].pool
         except NotFound:
-            if name not in self.models:
+            if name not in self.models and self.coming is not None and name not in self.coming:
                 raise Refused(404, f"Request for unknown model: '{name[:200]}' is not found") from None
             raise Refused(503, f"Request for unknown model: '{name}' has no available versions") from None
         present = pool.version or _UNNAMED  # the pool's own: another one may take its place now
