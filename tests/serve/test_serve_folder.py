@@ -384,11 +384,16 @@ def test_a_folder_of_versions_without_a_model_is_named(tmp_path: Path, caplog: p
     with pytest.raises(ortmulti.NoSuchFile, match="the folder 'empty' has no version with a model's file"):
         Models([tmp_path]).all()
     touch(tmp_path / "m.onnx")
-    with caplog.at_level(logging.WARNING, "ortmulti.serve"):
-        assert Models([tmp_path]).all() == ({"m": Models([tmp_path]).find("m")}, {})
-    assert caplog.messages == [
-        "left out: the folder 'empty' has no version with a model's file, NAME/VERSION/model.onnx"
-    ]
+    touch(tmp_path / "named/latest/model.onnx")
+    models = Models([tmp_path])
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "ortmulti.serve"):
+            assert models.all() == ({"m": Models([tmp_path]).find("m")}, {})
+        assert caplog.messages == [
+            f"left out: the folder '{name}' has no version with a model's file, NAME/VERSION/model.onnx"
+            for name in ("empty", "named")
+        ]
 
 
 def test_the_only_model_may_get_a_name(tmp_path: Path) -> None:

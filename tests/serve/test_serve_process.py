@@ -416,7 +416,7 @@ def test_nothing_needs_to_be_printed(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "ortmulti.cli", "serve", str(tmp_path), "--http", address, "--grpc", "off"]
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         process = subprocess.Popen([*command, "--devices", "cpu"], stdout=full, stderr=full, env=child_environment())
     try:
         server = Server(process, address, "")

@@ -379,7 +379,9 @@ Ort::Value& Inputs::new_strings(Made& made, const AskedInput& input, std::size_t
 
 void require_datatype(const Declared& declared) {
   if (declared.datatype.empty()) {
-    throw Refused(501, "the protocol has no datatype for " + repr(declared.name) + " of this model");
+    throw Refused(501,
+                  "the protocol has no datatype for " + repr(declared.name) +
+                      " of this model: ask for its other outputs by name, or export a classifier with zipmap=False");
   }
 }
 

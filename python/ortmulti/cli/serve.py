@@ -171,7 +171,7 @@ def _say(text: str) -> None:
         say(escape(text))
         sys.stdout.flush()  # whoever reads a pipe waits for it
     except OSError:  # a full disk, or a pipe that nobody reads any more
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (until the end)
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (until the end)
 
 
 def _address(text: str) -> str:

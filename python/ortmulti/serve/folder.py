@@ -155,6 +155,7 @@ class Models:
                 self._looked_up.append(partial(self._at, url))
             else:
                 self._looked_up += self._from_toml(path) if path.suffix == ".toml" else [partial(self._in, path)]
+        self._without_model: list[str] = []  # folders
         self._places()
 
     def all(self) -> tuple[dict[str, ServedModel], dict[str, Error]]:
@@ -166,6 +167,7 @@ class Models:
         found: dict[str, ServedModel] = {}
         refused: dict[str, Error] = {}
         left_out: list[str] = []
+        self._without_model.clear()
         for name, places in self._places().items():
             try:
                 found[name] = self._read(name, places)
@@ -175,7 +177,7 @@ class Models:
                 refused[name] = error
         if left_out and not found and not refused:
             raise NoSuchFile(f"there is no model: {'; '.join(left_out)}")
-        for text in left_out:
+        for text in [*left_out, *map(_without_version, self._without_model)]:
             LOGGER.warning("left out: %s", text)
         return found, refused
 
@@ -218,7 +220,7 @@ class Models:
                 raise
             raise NoSuchFile(f"{error.filename!r} cannot be read: {error.strerror}") from error
         if not found:
-            raise NotFound(f"the folder {name!r} has no version with a model's file, NAME/VERSION/{_MODEL}")
+            raise NotFound(_without_version(name))
         if len(found) > 1:
             two = " and ".join(repr(str(path).partition("?")[0]) for path, _ in found[:2])
             raise InvalidArgument(f"two models have the name {name!r}, {two}: rename one")
@@ -257,6 +259,8 @@ class Models:
                     found.append(_Place(each.name, each, partial(self._export, each)))
                 elif _may_be_model(each):
                     found.append(_Place(each.name, each, partial(self._model_in, each)))
+                else:
+                    self._without_model.append(each.name)
             elif each.suffix == ".onnx":
                 found.append(_Place(each.stem, each, partial(self._file, each)))
         if not found:
@@ -358,6 +362,10 @@ class Models:
             place = given if "://" in given else path.parent / given
             found.append(_Place(name, place, partial(self._declared, place, table)))
         return [lambda: found]
+
+
+def _without_version(name: str) -> str:
+    return f"the folder {name!r} has no version with a model's file, NAME/VERSION/{_MODEL}"
 
 
 def _versions(folder: Path) -> list[Path]:
