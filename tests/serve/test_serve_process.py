@@ -411,6 +411,17 @@ def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
         assert server.process.wait(HANG) == 0
 
 
+def test_a_warning_of_each_run_is_logged_a_few_times(tmp_path: Path) -> None:
+    warns = onnx_models.parsed("(float[n] x) => (float[1] y) { y = Neg(x) }").SerializeToString()
+    (tmp_path / "simple.onnx").write_bytes(warns)
+    with serving(tmp_path / "simple.onnx") as server:
+        for _ in range(20):
+            assert infer(server)[0] == 200
+        server.process.send_signal(signal.SIGTERM)
+        _, errors = server.process.communicate(timeout=HANG)
+    assert errors.count("Expected shape from model") == 3
+
+
 def test_nothing_needs_to_be_printed(tmp_path: Path) -> None:
     (tmp_path / "simple.onnx").write_bytes(SIMPLE)
     with socket.create_server(("127.0.0.1", 0)) as free:

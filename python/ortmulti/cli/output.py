@@ -27,6 +27,8 @@ from ortmulti.bench.files import printable_lines
 _FILE_WIDTH = 160
 # Of the others there: whole paths, for grep.
 _WHOLE = 10_000
+# Warnings of ONNX Runtime from one place, and the seconds in which there are no more of them.
+_FEW, _FEW_FOR = 3, 10.0
 # Records of a log that nobody reads, and seconds for what is left of it at the end.
 _BEHIND, _MOMENT = 10_000, 1.0
 
@@ -114,6 +116,27 @@ class _Behind(QueueHandler):
         self.written()
 
 
+class _Seldom(logging.Filter):
+    """Passes few of ONNX Runtime's warnings of one place in its code and of one model: some models cause one with each run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}  # since when, and how many
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno > logging.WARNING:
+            return True
+        key = (getattr(record, "ort_logger", ""), getattr(record, "ort_location", ""))
+        begin, count = self._seen.get(key, (record.created, 0))
+        if record.created < begin + _FEW_FOR:
+            self._seen[key] = (begin, count + 1)
+            return count < _FEW
+        self._seen[key] = (record.created, 1)
+        if count > _FEW:
+            record.msg, record.args = f"{record.getMessage()} ({count - _FEW} like it were left out)", ()
+        return True
+
+
 def log_behind() -> Callable[[], bool]:
     """Have each line of the log begin with the time and the level, and a thread write it: for commands that run on.
 
@@ -121,6 +144,7 @@ def log_behind() -> Callable[[], bool]:
         Waits a moment for what was logged, and returns whether it is written. If not, the interpreter would wait for
         ever at its end.
     """
+    logging.getLogger("ortmulti.onnxruntime").addFilter(_Seldom())
     root = logging.getLogger()
     found = [handler for handler in root.handlers if isinstance(handler.formatter, _Formatter)]
     behind = []
