@@ -117,7 +117,7 @@ class _Behind(QueueHandler):
 
 
 class _Seldom(logging.Filter):
-    """Passes few of ONNX Runtime's warnings of one place in its code and of one model: some models cause one with each run."""
+    """Passes few warnings of one place in ONNX Runtime and of one model: some models cause one with each run."""
 
     def __init__(self) -> None:
         super().__init__()
