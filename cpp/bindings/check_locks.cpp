@@ -19,6 +19,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "bindings/gil.hpp"
+
 namespace {
 
 std::atomic<bool> checking{false};
@@ -35,7 +37,7 @@ thread_local int held = 0;  // locks of the core, by this thread
 template <typename Lock>
 int take(int (*real)(Lock*), Lock* lock) {
 #ifndef Py_GIL_DISABLED
-  if (checking.load() && Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+  if (checking.load() && Py_IsInitialized() != 0 && ortmulti::bindings::has_gil()) {
     stop("a thread that holds the GIL takes a lock of the core", lock);
   }
 #endif

@@ -58,10 +58,18 @@ class AcquireGil : NonCopyable {
 
 using Nogil = py::call_guard<ReleaseGil>;
 
+/// Whether this thread holds the GIL. Once the process has made a subinterpreter, PyGILState_Check says so of every
+/// thread. After Python's end it says so, too.
+inline bool has_gil() noexcept {
+  const PyThreadState* const current = py::detail::get_thread_state_unchecked();
+  return PyGILState_Check() != 0 &&
+         (Py_IsInitialized() == 0 || (current != nullptr && current == PyGILState_GetThisThreadState()));
+}
+
 /// Calls it without the GIL, from a thread that may hold it or not, and returns what it returns.
 auto without_gil(const auto& function) {
   std::optional<ReleaseGil> nogil;
-  if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) {
+  if (Py_IsInitialized() != 0 && has_gil()) {
     nogil.emplace();
   }
   return function();

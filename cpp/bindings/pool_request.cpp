@@ -60,7 +60,7 @@ PoolRequest::~PoolRequest() {  // NOLINT(bugprone-exception-escape): out of memo
   if (!output_owners.empty()) {
     without_gil([&] { output_owners.clear(); });
   }
-  if (PyGILState_Check() == 0) {
+  if (!has_gil()) {
     free_without_gil(std::make_shared<Python>(std::move(python_)));
   }
 }

@@ -19,7 +19,7 @@ struct WithGil {
   template <typename Held>
   void operator()(Held* held) const {  // NOLINT(bugprone-exception-escape): out of memory ends the process
     std::shared_ptr<Held> owner(held);
-    if (PyGILState_Check() == 0) {
+    if (!has_gil()) {
       completions().push([owner = std::move(owner)] {});
     }
   }

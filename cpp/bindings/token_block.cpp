@@ -42,7 +42,7 @@ std::vector<std::int64_t> to_numbers(const py::handle& given) {
 }  // namespace
 
 TokenBlock::~TokenBlock() {  // NOLINT(bugprone-exception-escape): out of memory ends the process
-  if ((python_.future || !python_.followers.empty()) && PyGILState_Check() == 0) {
+  if ((python_.future || !python_.followers.empty()) && !has_gil()) {
     free_without_gil(std::make_shared<Python>(std::move(python_)));
   }
 }
