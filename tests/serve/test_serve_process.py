@@ -398,19 +398,6 @@ def test_a_second_signal_ends_at_once(folder: Path) -> None:
         assert server.process.wait(HANG) == 128 + signal.SIGTERM
 
 
-def test_a_log_that_nobody_reads_holds_nothing_up(tmp_path: Path) -> None:
-    (tmp_path / "simple.onnx").write_bytes(SIMPLE)
-    with serving(tmp_path / "simple.onnx", "--access-log") as server:
-        connection = server.connect()
-        for _ in range(2000):  # more than a pipe holds
-            connection.request("POST", "/v2/models/simple/infer", ASKED)
-            answer = connection.getresponse()
-            assert (answer.status, bool(answer.read())) == (200, True)
-        connection.close()
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(HANG) == 0
-
-
 def test_a_warning_of_each_run_is_logged_a_few_times(tmp_path: Path) -> None:
     warns = onnx_models.parsed("(float[n] x) => (float[1] y) { y = Neg(x) }").SerializeToString()
     (tmp_path / "simple.onnx").write_bytes(warns)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import queue
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from logging.handlers import QueueHandler
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +26,6 @@ _FILE_WIDTH = 160
 _WHOLE = 10_000
 # Warnings of ONNX Runtime from one place, and the seconds in which there are no more of them.
 _FEW, _FEW_FOR = 3, 10.0
-# Records of a log that nobody reads, and seconds for what is left of it at the end.
-_BEHIND, _MOMENT = 10_000, 1.0
 
 
 class _Console(Console):
@@ -82,40 +77,6 @@ def print_log() -> None:
     logging.captureWarnings(True)
 
 
-class _Behind(QueueHandler):
-    """Has a thread write the log: nobody waits for a pipe that is full, and a log that is too far behind has gaps."""
-
-    def __init__(self, handler: logging.Handler) -> None:
-        self._records: queue.Queue[logging.LogRecord] = queue.Queue(_BEHIND)
-        super().__init__(self._records)
-        self._handler, self._left_out = handler, 0
-        threading.Thread(target=self._write, name="ortmulti-log", daemon=True).start()
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            self._records.put_nowait(record)
-        except queue.Full:
-            self._left_out += 1
-
-    def _write(self) -> None:
-        while True:
-            record = self._records.get()
-            self._handler.handle(record)
-            if left_out := self._left_out:
-                self._left_out -= left_out
-                self._handler.handle(logging.makeLogRecord({"msg": f"{left_out} lines of the log were left out"}))
-            self._records.task_done()
-
-    def written(self) -> bool:
-        """Wait a moment for what was logged. Returns whether all is written."""
-        done = self._records.all_tasks_done
-        with done:
-            return done.wait_for(lambda: not self._records.unfinished_tasks, timeout=_MOMENT)
-
-    def flush(self) -> None:
-        self.written()
-
-
 class _Seldom(logging.Filter):
     """Passes few warnings of one place in ONNX Runtime and of one model: some models cause one with each run."""
 
@@ -137,23 +98,14 @@ class _Seldom(logging.Filter):
         return True
 
 
-def log_behind() -> Callable[[], bool]:
-    """Have each line of the log begin with the time and the level, and a thread write it: for commands that run on.
-
-    Returns:
-        Waits a moment for what was logged, and returns whether it is written. If not, the interpreter would wait for
-        ever at its end.
-    """
-    logging.getLogger("ortmulti.onnxruntime").addFilter(_Seldom())
-    root = logging.getLogger()
-    found = [handler for handler in root.handlers if isinstance(handler.formatter, _Formatter)]
-    behind = []
-    for handler in found:
-        handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
-        root.removeHandler(handler)
-        behind.append(_Behind(handler))
-        root.addHandler(behind[-1])
-    return lambda: all(each.written() for each in behind)
+def print_times_in_log() -> None:
+    """Have each line of the log begin with the time and the level, for commands that run on."""
+    onnxruntime = logging.getLogger("ortmulti.onnxruntime")
+    if not any(isinstance(each, _Seldom) for each in onnxruntime.filters):
+        onnxruntime.addFilter(_Seldom())
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, _Formatter):
+            handler.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
 
 
 _UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))

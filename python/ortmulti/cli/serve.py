@@ -17,7 +17,7 @@ from rich.markup import escape
 from ortmulti.errors import InvalidArgument, LibraryError
 
 from .options import CustomOps, device_names, library_paths, path_or_url
-from .output import log_behind, say, steps
+from .output import print_times_in_log, say, steps
 
 
 def _refuse_port(given: str | None) -> None:
@@ -132,7 +132,7 @@ def serve_command(
     certificate, key = (settings.get(name) for name in ("tls_certificate", "tls_key"))
     if (certificate is None) != (key is None):
         raise InvalidArgument("TLS needs both --tls-certificate and --tls-key")
-    written = log_behind()
+    print_times_in_log()
     logging.getLogger("ortmulti.serve").setLevel(logging.INFO)
     ready = Settings(
         http=_address(settings.get("http", "127.0.0.1:8000")),
@@ -162,8 +162,6 @@ def serve_command(
                 _say("\n".join([f"ready: {total} model{'s' * (total != 1)}", *texts]))
 
         serve(models, ready, listening, loaded)
-    if not written():
-        os._exit(0)
 
 
 def _say(text: str) -> None:
